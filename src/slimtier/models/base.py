@@ -1,0 +1,75 @@
+"""The seam to a target model: tokens in, hidden states, logits or token ids out.
+
+Tokens are packed [N] over the rows of a cache: `lengths[r]` consecutive tokens of `tokens` belong to row r
+(0 = the row takes no part). Prefill, decoding, verification of a draft and ragged batches are the same call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, overload
+
+from slimtier.types import Route
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """What the rest of slimtier may know of a target without knowing its runtime."""
+
+    name: str  # what the user named
+    runtime: Literal["native", "hf"]
+    precision: str  # fp32 | bf16 | q8 | q4
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_positions: int
+    eos_token_ids: tuple[int, ...]
+    exact: bool  # same bits for a token whatever T, batch and chunking (native on a CPU)
+    weight_bytes: int  # bytes read for one decoding step (0 = unknown)
+
+
+class Cache(Protocol):
+    """The state of a batch of rows: keys and values of `lengths[r]` tokens of row r."""
+
+    lengths: list[int]
+
+    def crop(self, lengths: Sequence[int]) -> None:
+        """Forget everything of row r past `lengths[r]` (which may not grow)."""
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Make row i of the new batch what row rows[i] was; a row may be named twice (fork) or not at all (drop)."""
+
+
+class Target(Protocol):
+    """A model that can be decoded from. Tensors are on the target's device; token ids are Python ints."""
+
+    info: TargetInfo
+
+    def begin(self, num_rows: int, capacity: int, inputs: Sequence[Sequence[int]] | None = None) -> Cache:
+        """An empty cache for `num_rows` rows of at most `capacity` tokens. For an encoder-decoder `inputs` are the
+        encoder's tokens of each row, and the encoder runs here."""
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        cache: Cache,
+        lengths: Sequence[int],
+        *,
+        route: Route | None = None,
+        capture: Sequence[int] = (),
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Append the tokens to the cache; return hidden [N, hidden] (after the final norm, what the head takes) and
+        for each layer index in `capture` the residual stream after that layer, [N, hidden]."""
+
+    @overload
+    def head(self, hidden: torch.Tensor, reduce: Literal["logits"] = "logits") -> torch.Tensor: ...
+    @overload
+    def head(self, hidden: torch.Tensor, reduce: Literal["argmax"]) -> list[int]: ...
+
+    def head(self, hidden: torch.Tensor, reduce: str = "logits") -> torch.Tensor | list[int]:
+        """logits: float32 [M, vocab]. argmax: the M token ids, logits never written; the lowest id wins a tie.
+        Raises NonFiniteError when a row is not finite."""

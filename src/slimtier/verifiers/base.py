@@ -1,0 +1,35 @@
+"""The seam to a verifier: it holds the target, its cache, and the rule by which drafts are accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from slimtier.types import Draft, SamplingParams, Verdict
+
+if TYPE_CHECKING:
+    from slimtier.models.base import Cache
+    from slimtier.sampling import Noise
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRow:
+    """One row as a verifier sees it. `token_ids` is prompt + output so far; `logprobs` asks for the top n (None = no)."""
+
+    token_ids: Sequence[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    noise: Noise
+    logprobs: int | None = None
+
+
+class Verifier(Protocol):
+    """Invariant between rounds: the cache holds all tokens of each row but the last, len(token_ids) - 1."""
+
+    name: str
+    lossless: bool
+
+    def verify(self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache) -> list[Verdict]:
+        """Run the target on each row's last token and its draft, decide, and leave the cache at
+        len(token_ids) + accepted (the draft's rejected tokens cropped)."""
