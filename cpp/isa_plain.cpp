@@ -1,0 +1,7 @@
+#define SLIMTIER_ISA isa_plain
+#include "isa.inc"
+
+namespace slimtier {
+extern const Kernels kernels_plain;
+const Kernels kernels_plain = SLIMTIER_TABLE("plain");
+}  // namespace slimtier

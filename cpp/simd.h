@@ -1,0 +1,294 @@
+// Eight floats and eight int32 as one value, on AVX2 (and AVX-512 with its extra registers), NEON and plain C++.
+// Included once per instruction set, inside that set's namespace: nothing here may be shared between them.
+// Every operation is elementwise and every fused multiply-add is written as such, so a result does not depend on
+// which lane or which tail it was computed in.
+
+struct F8;
+struct I8;
+
+#if defined(__AVX2__)
+
+struct F8 { __m256 v; };
+struct I8 { __m256i v; };
+
+inline F8 load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline void store(float* p, F8 a) { _mm256_storeu_ps(p, a.v); }
+inline F8 splat(float x) { return {_mm256_set1_ps(x)}; }
+inline F8 fma(F8 a, F8 b, F8 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline F8 operator+(F8 a, F8 b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline F8 operator-(F8 a, F8 b) { return {_mm256_sub_ps(a.v, b.v)}; }
+inline F8 operator*(F8 a, F8 b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline F8 operator/(F8 a, F8 b) { return {_mm256_div_ps(a.v, b.v)}; }
+// A NaN in b comes through; a NaN in a does not.
+inline F8 maximum(F8 a, F8 b) { return {_mm256_max_ps(a.v, b.v)}; }
+inline F8 minimum(F8 a, F8 b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline F8 nearest(F8 a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline I8 to_int(F8 a) { return {_mm256_cvtps_epi32(a.v)}; }
+inline F8 to_float(I8 a) { return {_mm256_cvtepi32_ps(a.v)}; }
+inline F8 exponent_of_two(F8 n) {  // 2^n for an integral n in -126 .. 127
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127)), 23))};
+}
+inline F8 load_half(const uint16_t* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+inline void store_half(uint16_t* p, F8 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, 0)); }
+inline F8 load_bf16(const uint16_t* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16))};
+}
+inline I8 zero_int() { return {_mm256_setzero_si256()}; }
+inline I8 add_int(I8 a, I8 b) { return {_mm256_add_epi32(a.v, b.v)}; }
+inline void store_int(int32_t* p, I8 a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
+inline bool any_not_below(F8 a, float x) { return _mm256_movemask_ps(_mm256_cmp_ps(a.v, _mm256_set1_ps(x), _CMP_NLE_UQ)) != 0; }
+
+// q8: 8 rows x 2 k of weights, widened to int16.
+struct W16 { __m256i v; };
+inline W16 load_w16(const uint8_t* p) { return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+// acc[row] += w[row][0] * x[0] + w[row][1] * x[1]: int16 products never overflow int32 (2 * 128 * 32767 a step).
+inline I8 dot2(I8 acc, W16 w, const int16_t* x) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, 4);
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+  return {_mm256_dpwssd_epi32(acc.v, w.v, _mm256_set1_epi32(pair))};
+#else
+  return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(w.v, _mm256_set1_epi32(pair)))};
+#endif
+}
+
+// q4: 8 k of 8 rows, unpacked to two vectors of bytes 0 .. 15 (k .. k+3 and k+4 .. k+7).
+struct N8 { __m256i low, high; };
+inline N8 load_nibbles(const uint8_t* p) {
+  const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(packed, mask), _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask)};
+}
+inline __m256i splat_quad(const int8_t* x) {
+  int32_t quad;
+  __builtin_memcpy(&quad, x, 4);
+  return _mm256_set1_epi32(quad);
+}
+// sum over Chunks * 8 k (at most 32). Without VNNI the products are summed in int16: 8 of them reach at most
+// 8 * 2 * 15 * 127 = 30480 < 32767, so nothing saturates, and each lane is widened once.
+template <int Chunks>
+inline I8 dot_nibbles(const N8 (&w)[Chunks], const int8_t* x) {
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+  __m256i a = _mm256_setzero_si256(), b = a;
+  for (int c = 0; c < Chunks; ++c) {
+    a = _mm256_dpbusd_epi32(a, w[c].low, splat_quad(x + 8 * c));
+    b = _mm256_dpbusd_epi32(b, w[c].high, splat_quad(x + 8 * c + 4));
+  }
+  return {_mm256_add_epi32(a, b)};
+#else
+  __m256i a = _mm256_maddubs_epi16(w[0].low, splat_quad(x)), b = _mm256_maddubs_epi16(w[0].high, splat_quad(x + 4));
+  for (int c = 1; c < Chunks; ++c) {
+    a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w[c].low, splat_quad(x + 8 * c)));
+    b = _mm256_add_epi16(b, _mm256_maddubs_epi16(w[c].high, splat_quad(x + 8 * c + 4)));
+  }
+  return {_mm256_madd_epi16(_mm256_add_epi16(a, b), _mm256_set1_epi16(1))};
+#endif
+}
+
+#elif defined(__aarch64__)
+
+struct F8 { float32x4_t a, b; };
+struct I8 { int32x4_t a, b; };
+
+inline F8 load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline void store(float* p, F8 x) { vst1q_f32(p, x.a); vst1q_f32(p + 4, x.b); }
+inline F8 splat(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
+inline F8 fma(F8 x, F8 y, F8 z) { return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)}; }
+inline F8 operator+(F8 x, F8 y) { return {vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b)}; }
+inline F8 operator-(F8 x, F8 y) { return {vsubq_f32(x.a, y.a), vsubq_f32(x.b, y.b)}; }
+inline F8 operator*(F8 x, F8 y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
+inline F8 operator/(F8 x, F8 y) { return {vdivq_f32(x.a, y.a), vdivq_f32(x.b, y.b)}; }
+inline F8 maximum(F8 x, F8 y) { return {vmaxq_f32(x.a, y.a), vmaxq_f32(x.b, y.b)}; }
+inline F8 minimum(F8 x, F8 y) { return {vminq_f32(x.a, y.a), vminq_f32(x.b, y.b)}; }
+inline F8 nearest(F8 x) { return {vrndnq_f32(x.a), vrndnq_f32(x.b)}; }
+inline I8 to_int(F8 x) { return {vcvtnq_s32_f32(x.a), vcvtnq_s32_f32(x.b)}; }
+inline F8 to_float(I8 x) { return {vcvtq_f32_s32(x.a), vcvtq_f32_s32(x.b)}; }
+inline F8 exponent_of_two(F8 n) {
+  const I8 i = to_int(n);
+  return {vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(i.a, vdupq_n_s32(127)), 23)),
+          vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(i.b, vdupq_n_s32(127)), 23))};
+}
+inline F8 load_half(const uint16_t* p) {
+  const float16x8_t h = vreinterpretq_f16_u16(vld1q_u16(p));
+  return {vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
+}
+inline void store_half(uint16_t* p, F8 x) { vst1q_u16(p, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(x.a), x.b))); }
+inline F8 load_bf16(const uint16_t* p) {
+  const uint16x8_t h = vld1q_u16(p);
+  return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16)), vreinterpretq_f32_u32(vshll_high_n_u16(h, 16))};
+}
+inline I8 zero_int() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
+inline I8 add_int(I8 x, I8 y) { return {vaddq_s32(x.a, y.a), vaddq_s32(x.b, y.b)}; }
+inline void store_int(int32_t* p, I8 x) { vst1q_s32(p, x.a); vst1q_s32(p + 4, x.b); }
+inline bool any_not_below(F8 a, float x) {
+  const float32x4_t y = vdupq_n_f32(x);
+  return vminvq_u32(vandq_u32(vcleq_f32(a.a, y), vcleq_f32(a.b, y))) == 0;
+}
+
+struct W16 { int16x8_t a, b; };
+inline W16 load_w16(const uint8_t* p) {
+  const int8x16_t w = vld1q_s8(reinterpret_cast<const int8_t*>(p));
+  return {vmovl_s8(vget_low_s8(w)), vmovl_high_s8(w)};
+}
+inline I8 dot2(I8 acc, W16 w, const int16_t* x) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, 4);
+  const int16x8_t v = vreinterpretq_s16_s32(vdupq_n_s32(pair));
+  return {vaddq_s32(acc.a, vpaddq_s32(vmull_s16(vget_low_s16(w.a), vget_low_s16(v)), vmull_high_s16(w.a, v))),
+          vaddq_s32(acc.b, vpaddq_s32(vmull_s16(vget_low_s16(w.b), vget_low_s16(v)), vmull_high_s16(w.b, v)))};
+}
+
+struct N8 { int8x16_t low_a, low_b, high_a, high_b; };
+inline N8 load_nibbles(const uint8_t* p) {
+  const uint8x16_t a = vld1q_u8(p), b = vld1q_u8(p + 16), mask = vdupq_n_u8(15);
+  return {vreinterpretq_s8_u8(vandq_u8(a, mask)), vreinterpretq_s8_u8(vandq_u8(b, mask)),
+          vreinterpretq_s8_u8(vshrq_n_u8(a, 4)), vreinterpretq_s8_u8(vshrq_n_u8(b, 4))};
+}
+inline int32x4_t dot4(int32x4_t acc, int8x16_t w, int8x16_t x) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(acc, w, x);
+#else  // two products are at most 2 * 15 * 127: they fit int16
+  return vpadalq_s16(acc, vpaddq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)), vmull_high_s8(w, x)));
+#endif
+}
+template <int Chunks>
+inline I8 dot_nibbles(const N8 (&w)[Chunks], const int8_t* x) {
+  I8 acc = zero_int();
+  for (int c = 0; c < Chunks; ++c) {
+    int32_t quads[2];
+    __builtin_memcpy(quads, x + 8 * c, 8);
+    const int8x16_t low = vreinterpretq_s8_s32(vdupq_n_s32(quads[0])), high = vreinterpretq_s8_s32(vdupq_n_s32(quads[1]));
+    acc = {dot4(dot4(acc.a, w[c].low_a, low), w[c].high_a, high), dot4(dot4(acc.b, w[c].low_b, low), w[c].high_b, high)};
+  }
+  return acc;
+}
+
+#else  // plain C++
+
+struct F8 { float v[8]; };
+struct I8 { int32_t v[8]; };
+
+#define SLIMTIER_LANES(expression) for (int i = 0; i < 8; ++i) r.v[i] = (expression); return r
+inline F8 load(const float* p) { F8 r; SLIMTIER_LANES(p[i]); }
+inline void store(float* p, F8 a) { for (int i = 0; i < 8; ++i) p[i] = a.v[i]; }
+inline F8 splat(float x) { F8 r; SLIMTIER_LANES(x); }
+inline F8 fma(F8 a, F8 b, F8 c) { F8 r; SLIMTIER_LANES(a.v[i] * b.v[i] + c.v[i]); }  // rounds twice: no FMA is assumed
+inline F8 operator+(F8 a, F8 b) { F8 r; SLIMTIER_LANES(a.v[i] + b.v[i]); }
+inline F8 operator-(F8 a, F8 b) { F8 r; SLIMTIER_LANES(a.v[i] - b.v[i]); }
+inline F8 operator*(F8 a, F8 b) { F8 r; SLIMTIER_LANES(a.v[i] * b.v[i]); }
+inline F8 operator/(F8 a, F8 b) { F8 r; SLIMTIER_LANES(a.v[i] / b.v[i]); }
+inline F8 maximum(F8 a, F8 b) { F8 r; SLIMTIER_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+inline F8 minimum(F8 a, F8 b) { F8 r; SLIMTIER_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+// Adding and taking away 1.5 * 2^23 rounds to the nearest even integer when |a| < 2^22, which holds wherever it is used.
+inline F8 nearest(F8 a) { F8 r; SLIMTIER_LANES((a.v[i] + 12582912.0f) - 12582912.0f); }
+inline I8 to_int(F8 a) {
+  const F8 n = nearest(a);
+  I8 r;
+  SLIMTIER_LANES(n.v[i] >= -2147483648.0f && n.v[i] < 2147483648.0f ? int32_t(n.v[i]) : INT32_MIN);
+}
+inline F8 to_float(I8 a) { F8 r; SLIMTIER_LANES(float(a.v[i])); }
+inline F8 exponent_of_two(F8 n) {
+  const I8 whole = to_int(n);
+  F8 r;
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t bits = (uint32_t(whole.v[i]) + 127u) << 23;
+    __builtin_memcpy(&r.v[i], &bits, 4);
+  }
+  return r;
+}
+inline F8 load_half(const uint16_t* p) { F8 r; SLIMTIER_LANES(half_to_float(p[i])); }
+inline void store_half(uint16_t* p, F8 a) { for (int i = 0; i < 8; ++i) p[i] = float_to_half(a.v[i]); }
+inline F8 load_bf16(const uint16_t* p) {
+  F8 r;
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t bits = uint32_t(p[i]) << 16;
+    __builtin_memcpy(&r.v[i], &bits, 4);
+  }
+  return r;
+}
+inline I8 zero_int() { I8 r; SLIMTIER_LANES(0); }
+inline I8 add_int(I8 a, I8 b) { I8 r; SLIMTIER_LANES(a.v[i] + b.v[i]); }
+inline void store_int(int32_t* p, I8 a) { for (int i = 0; i < 8; ++i) p[i] = a.v[i]; }
+inline bool any_not_below(F8 a, float x) {
+  for (int i = 0; i < 8; ++i)
+    if (!(a.v[i] <= x)) return true;
+  return false;
+}
+
+struct W16 { int16_t v[16]; };
+inline W16 load_w16(const uint8_t* p) {
+  W16 w;
+  for (int i = 0; i < 16; ++i) w.v[i] = int8_t(p[i]);
+  return w;
+}
+inline I8 dot2(I8 acc, W16 w, const int16_t* x) {
+  I8 r;
+  SLIMTIER_LANES(acc.v[i] + w.v[2 * i] * x[0] + w.v[2 * i + 1] * x[1]);
+}
+struct N8 { uint8_t packed[32]; };
+inline N8 load_nibbles(const uint8_t* p) {
+  N8 n;
+  __builtin_memcpy(n.packed, p, 32);
+  return n;
+}
+template <int Chunks>
+inline I8 dot_nibbles(const N8 (&w)[Chunks], const int8_t* x) {
+  I8 acc = zero_int();
+  for (int c = 0; c < Chunks; ++c)
+    for (int i = 0; i < 32; ++i)
+      acc.v[i / 4] += (w[c].packed[i] & 15) * x[8 * c + i % 4] + (w[c].packed[i] >> 4) * x[8 * c + 4 + i % 4];
+  return acc;
+}
+#undef SLIMTIER_LANES
+
+#endif
+
+inline F8 clamp(F8 a, float limit) { return minimum(splat(limit), maximum(splat(-limit), a)); }
+
+inline float sum_lanes(F8 a) {  // always the same tree
+  float v[8];
+  store(v, a);
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+inline float max_lanes(F8 a) {
+  float v[8];
+  store(v, a);
+  float m = v[0];
+  for (int i = 1; i < 8; ++i) m = v[i] > m ? v[i] : m;
+  return m;
+}
+
+// The first `count` (< 8) floats, zero in the other lanes: tails go through the same operations as whole vectors.
+inline F8 load_some(const float* p, int64_t count) {
+  float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+  for (int64_t i = 0; i < count; ++i) v[i] = p[i];
+  return load(v);
+}
+inline void store_some(float* p, F8 a, int64_t count) {
+  float v[8];
+  store(v, a);
+  for (int64_t i = 0; i < count; ++i) p[i] = v[i];
+}
+inline F8 load_upto(const float* p, int64_t count) { return count >= 8 ? load(p) : load_some(p, count); }
+inline void store_upto(float* p, F8 a, int64_t count) { count >= 8 ? store(p, a) : store_some(p, a, count); }
+
+// e^x, within 2 ulp on [-87, 88]; beyond, the value at the border. NaN stays NaN.
+inline F8 exp(F8 x) {
+  x = maximum(splat(-87.0f), minimum(splat(88.0f), x));
+  const F8 n = nearest(x * splat(1.44269504088896341f));
+  F8 r = fma(n, splat(-0.693359375f), x);
+  r = fma(n, splat(2.12194440e-4f), r);
+  F8 p = splat(1.9875691500e-4f);
+  p = fma(p, r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  p = fma(p, r * r, r + splat(1.0f));
+  return p * exponent_of_two(n);
+}
+inline F8 tanh(F8 x) { return splat(1.0f) - splat(2.0f) / (exp(x + x) + splat(1.0f)); }
+inline F8 silu(F8 x) { return x / (splat(1.0f) + exp(splat(0.0f) - x)); }
+inline F8 gelu_tanh(F8 x) {
+  const F8 inner = splat(0.7978845608028654f) * fma(splat(0.044715f) * x * x, x, x);
+  return splat(0.5f) * x * (splat(1.0f) + tanh(inner));
+}
