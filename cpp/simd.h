@@ -63,26 +63,24 @@ inline __m256i splat_quad(const int8_t* x) {
   __builtin_memcpy(&quad, x, 4);
   return _mm256_set1_epi32(quad);
 }
-// sum over Chunks * 8 k (at most 32). Without VNNI the products are summed in int16: 8 of them reach at most
+// Sums over at most 32 k. Without VNNI the products are summed in int16: 8 of them reach at most
 // 8 * 2 * 15 * 127 = 30480 < 32767, so nothing saturates, and each lane is widened once.
-template <int Chunks>
-inline I8 dot_nibbles(const N8 (&w)[Chunks], const int8_t* x) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-  __m256i a = _mm256_setzero_si256(), b = a;
-  for (int c = 0; c < Chunks; ++c) {
-    a = _mm256_dpbusd_epi32(a, w[c].low, splat_quad(x + 8 * c));
-    b = _mm256_dpbusd_epi32(b, w[c].high, splat_quad(x + 8 * c + 4));
-  }
-  return {_mm256_add_epi32(a, b)};
-#else
-  __m256i a = _mm256_maddubs_epi16(w[0].low, splat_quad(x)), b = _mm256_maddubs_epi16(w[0].high, splat_quad(x + 4));
-  for (int c = 1; c < Chunks; ++c) {
-    a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w[c].low, splat_quad(x + 8 * c)));
-    b = _mm256_add_epi16(b, _mm256_maddubs_epi16(w[c].high, splat_quad(x + 8 * c + 4)));
-  }
-  return {_mm256_madd_epi16(_mm256_add_epi16(a, b), _mm256_set1_epi16(1))};
-#endif
+inline I8 zero_nibbles() { return zero_int(); }
+using Nibbles = I8;
+inline I8 add_nibbles(I8 a, const N8& w, const int8_t* x) {
+  return {_mm256_dpbusd_epi32(_mm256_dpbusd_epi32(a.v, w.low, splat_quad(x)), w.high, splat_quad(x + 4))};
 }
+inline I8 sum_nibbles(I8 a) { return a; }
+#else
+struct Nibbles { __m256i v; };
+inline Nibbles zero_nibbles() { return {_mm256_setzero_si256()}; }
+inline Nibbles add_nibbles(Nibbles a, const N8& w, const int8_t* x) {
+  const __m256i low = _mm256_maddubs_epi16(w.low, splat_quad(x)), high = _mm256_maddubs_epi16(w.high, splat_quad(x + 4));
+  return {_mm256_add_epi16(_mm256_add_epi16(a.v, low), high)};
+}
+inline I8 sum_nibbles(Nibbles a) { return {_mm256_madd_epi16(a.v, _mm256_set1_epi16(1))}; }
+#endif
 
 #elif defined(__aarch64__)
 
@@ -150,17 +148,15 @@ inline int32x4_t dot4(int32x4_t acc, int8x16_t w, int8x16_t x) {
   return vpadalq_s16(acc, vpaddq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)), vmull_high_s8(w, x)));
 #endif
 }
-template <int Chunks>
-inline I8 dot_nibbles(const N8 (&w)[Chunks], const int8_t* x) {
-  I8 acc = zero_int();
-  for (int c = 0; c < Chunks; ++c) {
-    int32_t quads[2];
-    __builtin_memcpy(quads, x + 8 * c, 8);
-    const int8x16_t low = vreinterpretq_s8_s32(vdupq_n_s32(quads[0])), high = vreinterpretq_s8_s32(vdupq_n_s32(quads[1]));
-    acc = {dot4(dot4(acc.a, w[c].low_a, low), w[c].high_a, high), dot4(dot4(acc.b, w[c].low_b, low), w[c].high_b, high)};
-  }
-  return acc;
+using Nibbles = I8;
+inline I8 zero_nibbles() { return zero_int(); }
+inline I8 add_nibbles(I8 acc, const N8& w, const int8_t* x) {
+  int32_t quads[2];
+  __builtin_memcpy(quads, x, 8);
+  const int8x16_t low = vreinterpretq_s8_s32(vdupq_n_s32(quads[0])), high = vreinterpretq_s8_s32(vdupq_n_s32(quads[1]));
+  return {dot4(dot4(acc.a, w.low_a, low), w.high_a, high), dot4(dot4(acc.b, w.low_b, low), w.high_b, high)};
 }
+inline I8 sum_nibbles(I8 a) { return a; }
 
 #else  // plain C++
 
@@ -230,14 +226,13 @@ inline N8 load_nibbles(const uint8_t* p) {
   __builtin_memcpy(n.packed, p, 32);
   return n;
 }
-template <int Chunks>
-inline I8 dot_nibbles(const N8 (&w)[Chunks], const int8_t* x) {
-  I8 acc = zero_int();
-  for (int c = 0; c < Chunks; ++c)
-    for (int i = 0; i < 32; ++i)
-      acc.v[i / 4] += (w[c].packed[i] & 15) * x[8 * c + i % 4] + (w[c].packed[i] >> 4) * x[8 * c + 4 + i % 4];
+using Nibbles = I8;
+inline I8 zero_nibbles() { return zero_int(); }
+inline I8 add_nibbles(I8 acc, const N8& w, const int8_t* x) {
+  for (int i = 0; i < 32; ++i) acc.v[i / 4] += (w.packed[i] & 15) * x[i % 4] + (w.packed[i] >> 4) * x[4 + i % 4];
   return acc;
 }
+inline I8 sum_nibbles(I8 a) { return a; }
 #undef SLIMTIER_LANES
 
 #endif
