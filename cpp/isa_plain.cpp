@@ -1,4 +1,5 @@
 #define SLIMTIER_ISA isa_plain
+#define SLIMTIER_PLAIN
 #include "isa.inc"
 
 namespace slimtier {

@@ -6,7 +6,7 @@
 struct F8;
 struct I8;
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) && !defined(SLIMTIER_PLAIN)
 
 struct F8 { __m256 v; };
 struct I8 { __m256i v; };
@@ -82,7 +82,7 @@ inline Nibbles add_nibbles(Nibbles a, const N8& w, const int8_t* x) {
 inline I8 sum_nibbles(Nibbles a) { return {_mm256_madd_epi16(a.v, _mm256_set1_epi16(1))}; }
 #endif
 
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(SLIMTIER_PLAIN)
 
 struct F8 { float32x4_t a, b; };
 struct I8 { int32x4_t a, b; };
