@@ -1,0 +1,148 @@
+"""What the verbs share: their options, the settings after --set, and how a model is brought up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slimtier.errors import ConfigError, InputError
+from slimtier.models.aliases import DEFAULT_MODEL as DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from slimtier.engine import Engine
+    from slimtier.result import Result
+
+Model = Annotated[str, typer.Option(help="An alias (see `slimtier models`), a directory, a .gguf file or a hub id.")]
+Drafter = Annotated[str, typer.Option(help="auto, ngram, draft_model, layer_skip or none.")]
+Verifier = Annotated[str, typer.Option(help="lossless; lenient changes the output and must be asked for.")]
+Runtime = Annotated[str, typer.Option(help="auto, native or hf (any transformers model).")]
+Precision = Annotated[str, typer.Option(help="auto (the file's own), fp32, bf16, q8 or q4.")]
+MaxNewTokens = Annotated[int, typer.Option(help="The longest answer, in tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 takes the most probable token.")]
+Seed = Annotated[int | None, typer.Option(help="Of the random numbers; a new one each time if left out.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads; all cores if left out.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, e.g. top_p=0.9 or num_speculative_tokens=5."),
+]
+
+ENGINE_SETTINGS = ("device", "num_speculative_tokens")
+FLAGS = ("max_new_tokens", "temperature", "seed")
+PATIENCE_S = 2.0  # before a wait is explained
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What --set gave: for the engine, for the request, and whether the prompt goes in as it stands."""
+
+    engine: Mapping[str, Any]
+    request: Mapping[str, Any]
+    raw: bool
+
+
+def read_settings(pairs: Sequence[str] | None, flags: Mapping[str, Any], extra: Sequence[str] = ("raw",)) -> Settings:
+    """Sort the KEY=VALUE pairs; a value is JSON if it can be read as such, else text. `flags` are the request's.
+
+    Raises ConfigError for what is no such pair, for an unknown key (naming the nearest), and for a key with a flag.
+    """
+    from slimtier.options import OPTIONS, read_options, refuse_unknown
+    from slimtier.registry import SETTINGS
+
+    given: dict[str, Any] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {pair!r} is not KEY=VALUE: write for example --set top_p=0.9")
+        if key in given:
+            raise ConfigError(f"--set {key} is given twice: keep one")
+        given[key] = _value(value)
+    engine_keys, request_keys = (
+        (*ENGINE_SETTINGS, *SETTINGS),
+        [key for key in OPTIONS if key not in ("n", "processors")],
+    )
+    refuse_unknown(given, (*engine_keys, *request_keys, *extra), "setting")
+    for key in FLAGS:
+        if key in given:
+            raise ConfigError(f"{key} has an option of its own: use --{key.replace('_', '-')}")
+    request = {**flags, **{key: value for key, value in given.items() if key in request_keys}}
+    read_options(request)
+    raw = given.get("raw", False)
+    if not isinstance(raw, bool):
+        raise ConfigError(f"raw is {raw!r}: give true or false")
+    return Settings({key: value for key, value in given.items() if key in engine_keys}, request, raw)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def open_engine(model: str, settings: Settings, **choices: Any) -> Engine:
+    """Check the choices, find the model's files (fetched if need be), load them; a long wait is explained on stderr."""
+    from slimtier.engine import Engine
+    from slimtier.models.resolve import resolve
+    from slimtier.registry import check_settings
+
+    names = {key: value for key, value in settings.engine.items() if key not in ENGINE_SETTINGS}
+    check_settings(choices["drafter"], choices["verifier"], names)
+    files = resolve(model)
+    with patience(f"loading {model}"):
+        return Engine.from_pretrained(files, **choices, **settings.engine)
+
+
+@contextmanager
+def patience(message: str) -> Iterator[None]:
+    """Show `message` on a terminal's stderr when the block takes longer than two seconds."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from threading import Timer
+
+    from rich.console import Console
+
+    status = Console(stderr=True).status(message)
+    timer = Timer(PATIENCE_S, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+def read_stdin() -> str:
+    """All of standard input, without its last line end."""
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise InputError("standard input is not UTF-8 text: convert it first") from None
+
+
+def summary(result: Result) -> str:
+    """One line on how the answer was made."""
+    stats, run = result.stats, result.run
+    speed = "-" if stats.tokens_per_s is None else f"{stats.tokens_per_s:.1f}"
+    parts = [
+        f"{stats.num_output_tokens} tokens",
+        f"{speed} tok/s",
+        f"mean acceptance length {stats.mean_acceptance_length:.2f}",
+        f"drafter {run.drafter}",
+        f"precision {run.precision}",
+    ]
+    return " · ".join(parts if run.lossless else [*parts, f"lossy ({run.verifier})"])
+
+
+def note(line: str) -> None:
+    """A line beside the answer: on stderr, dim on a terminal."""
+    sys.stdout.flush()
+    typer.secho(line, err=True, dim=True)

@@ -1,0 +1,259 @@
+"""What a user holds: a model, a drafter and a verifier, ready to answer."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Generator, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from slimtier import decode
+from slimtier.drafters.base import Drafter
+from slimtier.drafters.none import NoDrafter
+from slimtier.errors import ConfigError, InputError
+from slimtier.loading import Loaded, RunOptions, load
+from slimtier.models.base import Cache, Target
+from slimtier.options import Options, read_options
+from slimtier.prompts import Prompt, Tokenizer, encode_prompt, split_prompts
+from slimtier.registry import DRAFTERS, VERIFIERS, check_settings, settings_of
+from slimtier.result import Result, RunInfo, Stream
+from slimtier.sampling import Noise
+from slimtier.sequence import Request, Sequence, Step
+from slimtier.stats import Stats
+from slimtier.text import TextStream
+from slimtier.types import SamplingParams
+from slimtier.verifiers.base import Verifier
+from slimtier.verifiers.lossless import LosslessVerifier
+
+SPECULATIVE_TOKENS = 5
+ROOM = 2048  # tokens a cache that may be reused has room for at least: the next turns of a chat
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The cache of the last single-row request, and the tokens it may hold."""
+
+    token_ids: list[int]
+    cache: Cache
+    capacity: int
+
+
+class Engine:
+    """Answers prompts with speculative decoding.
+
+    >>> engine = Engine.from_pretrained("smollm2-135m", drafter="ngram")
+    >>> engine.generate([{"role": "user", "content": "Why is the sky blue?"}], max_new_tokens=64).text
+
+    An engine serves one thread; its streams may be interleaved.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None = None,
+        verifier: Verifier | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        num_speculative_tokens: int = SPECULATIVE_TOKENS,
+        threads: int | None = None,
+    ) -> None:
+        """An engine of parts that exist. Without a tokenizer prompts are token ids and results have no text.
+        `threads`: of torch while decoding (a native CPU target has threads of its own, and torch then gets one)."""
+        check_count(num_speculative_tokens)
+        self.target = target
+        self.drafter: Drafter = drafter or NoDrafter()
+        self.verifier: Verifier = verifier or LosslessVerifier(target)
+        self.tokenizer = tokenizer
+        self.num_speculative_tokens = num_speculative_tokens
+        self._torch_threads = 1 if target.info.exact else threads
+        self._is_encoder_decoder = bool(getattr(target, "is_encoder_decoder", False))
+        self._keys = itertools.count()
+        self._kept: Kept | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: Any,
+        *,
+        drafter: str = "auto",
+        verifier: str = "lossless",
+        precision: str = "auto",
+        runtime: str = "auto",
+        threads: int | None = None,
+        device: str = "cpu",
+        num_speculative_tokens: int = SPECULATIVE_TOKENS,
+        **settings: Any,
+    ) -> Engine:
+        """Load a model: an alias, a directory, a .gguf file or a hub id.
+
+        drafter: auto, ngram (min_ngram, max_ngram), draft_model (draft_model=PATH), layer_skip (skip_layers="5,16"),
+        none. verifier: lossless, or lenient (lenience=...), which is lossy. precision: auto, fp32, bf16, q8, q4.
+        Raises ConfigError for a name or setting that is unknown or does not fit, before anything is loaded.
+        """
+        check_count(num_speculative_tokens)
+        check_settings(drafter, verifier, settings)
+        options = RunOptions(runtime, precision, threads, device)
+        loaded = load(model, options)
+
+        def load_other(other: str) -> Loaded:
+            return load(other, options)
+
+        drafting, verifying = DRAFTERS[drafter], VERIFIERS[verifier]
+        return cls(
+            loaded.target,
+            drafting.build(loaded, settings_of(drafting, settings), load_other),
+            verifying.build(loaded, settings_of(verifying, settings), load_other),
+            tokenizer=loaded.tokenizer,
+            num_speculative_tokens=num_speculative_tokens,
+            threads=threads,
+        )
+
+    def generate(self, prompt: Any, sampling: SamplingParams | None = None, **options: Any) -> Result | list[Result]:
+        """Answer a text (continued as it stands), messages (through the chat template), token ids, or a list of these.
+
+        Options: the fields of SamplingParams (temperature, top_p, seed, ...) and of StopParams (max_new_tokens, stop,
+        eos_token_ids, ignore_eos), `logprobs` (report the top n) and `n` (how many answers). One prompt with n=1 gives
+        a Result; otherwise a list, prompt by prompt. Raises InputError or ConfigError before any work starts.
+        """
+        prompts, many = split_prompts(prompt)
+        asked = read_options(options, sampling, self.target.info.vocab_size)
+        rows = self._rows(prompts, asked)
+        for _ in self._run(rows, asked.n):
+            pass
+        results = [self._result(row) for row in rows]
+        return results if many or asked.n > 1 else results[0]
+
+    def stream(self, prompt: Any, sampling: SamplingParams | None = None, **options: Any) -> Stream:
+        """The same for one prompt, as it is written. Closing the stream cancels the request."""
+        prompts, many = split_prompts(prompt)
+        asked = read_options(options, sampling, self.target.info.vocab_size)
+        if many or asked.n > 1:
+            raise InputError("a stream is of one prompt and one answer: call it once for each, or use generate")
+        rows = self._rows(prompts, asked)
+        return Stream(self._run(rows, 1), partial(self._result, rows[0]))
+
+    def _rows(self, prompts: Seq[Prompt], options: Options) -> list[Sequence]:
+        """A row for each prompt and answer, prompt by prompt."""
+        info = self.target.info
+        if options.stop.stop and self.tokenizer is None:
+            raise InputError("stop strings need a tokenizer, and this engine has none: use eos_token_ids")
+        rows = []
+        for prompt in prompts:
+            ids = encode_prompt(prompt, self.tokenizer, info.vocab_size)
+            if len(ids) >= info.max_positions:
+                raise InputError(
+                    f"the prompt has {len(ids)} tokens and the model's context holds {info.max_positions}, "
+                    "the answer included: shorten the prompt"
+                )
+            given = options.sampling.seed
+            sampling = replace(options.sampling, seed=secrets.randbits(63) if given is None else given)
+            rows += [self._row(ids, replace(options, sampling=sampling), index) for index in range(options.n)]
+        return rows
+
+    def _row(self, ids: list[int], options: Options, index: int) -> Sequence:
+        stop, own = options.stop, () if self.tokenizer is None else self.tokenizer.eos_token_ids
+        eos = {*self.target.info.eos_token_ids, *own} if stop.eos_token_ids is None else stop.eos_token_ids
+        noise = Noise.of(options.sampling.seed, index, "verifier")
+        request = Request(
+            sampling=options.sampling,
+            stop=stop,
+            eos_token_ids=frozenset(() if stop.ignore_eos else eos),
+            context=self.target.info.max_positions,
+            target_noise=noise,
+            draft_noise=noise.fork("drafter"),
+            logprobs=options.logprobs,
+        )
+        text, key = TextStream(self.tokenizer, stop.stop), next(self._keys)
+        if self._is_encoder_decoder:
+            start = self.target.decoder_start_token_id  # type: ignore[attr-defined]
+            return Sequence(key, request, [start], text, inputs=tuple(ids))
+        return Sequence(key, request, list(ids), text)
+
+    def _run(self, rows: list[Sequence], n: int) -> Generator[Step]:
+        """Decode the rows (n for each prompt, forked after the prefill), with torch's threads set while it works."""
+        steps = self._steps(rows, n)
+        try:
+            while True:
+                with torch_threads(self._torch_threads):
+                    step = next(steps, None)
+                if step is None:
+                    return
+                yield step
+        finally:
+            steps.close()
+
+    def _steps(self, rows: list[Sequence], n: int) -> Generator[Step]:
+        if all(row.finish_reason is not None for row in rows):  # max_new_tokens=0
+            return
+        cache, capacity = self._begin(rows[::n])
+        decode.prefill(self.target, cache, [row.token_ids for row in rows[::n]])
+        if n > 1:
+            cache.keep([prompt for prompt in range(len(rows) // n) for _ in range(n)])
+        try:
+            yield from decode.generate(self.drafter, self.verifier, cache, rows, self.num_speculative_tokens)
+        finally:  # however it ended: what a broken-off round left past the tokens is cropped at the next request
+            if len(rows) == 1 and self._may_reuse:
+                self._kept = Kept(rows[0].token_ids, cache, capacity)
+
+    @property
+    def _may_reuse(self) -> bool:
+        """Whether a cache continued is a cache computed afresh, bit for bit."""
+        return self.target.info.exact and not self._is_encoder_decoder
+
+    def _begin(self, rows: Seq[Sequence]) -> tuple[Cache, int]:
+        """A cache for the rows and its capacity: the last one, cropped to the common prefix, if it fits."""
+        needed = max(len(row.token_ids) + row.left() for row in rows)
+        if len(rows) > 1 or not self._may_reuse:
+            inputs = [row.inputs for row in rows] if self._is_encoder_decoder else None
+            return self.target.begin(len(rows), needed, inputs), needed
+        row, kept, self._kept = rows[0], self._kept, None
+        if kept is not None and needed <= kept.capacity:
+            held = zip(kept.token_ids[: kept.cache.lengths[0]], row.token_ids[:-1], strict=False)
+            row.num_cached_tokens = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], held))
+            kept.cache.crop([row.num_cached_tokens])
+            return kept.cache, kept.capacity
+        capacity = min(self.target.info.max_positions, max(ROOM, 2 * needed))
+        return self.target.begin(1, capacity), capacity
+
+    def _result(self, row: Sequence) -> Result:
+        assert row.finish_reason is not None
+        info, output = self.target.info, row.output_ids
+        assert row.request.sampling.seed is not None
+        return Result(
+            token_ids=tuple(output),
+            text=row.text.text,
+            finish_reason=row.finish_reason,
+            stats=Stats.of(row.counters, len(row.inputs) or row.num_prompt_tokens, row.num_cached_tokens, len(output)),
+            deciders=tuple(row.deciders),
+            logprobs=tuple(row.logprobs),
+            seed=row.request.sampling.seed,
+            run=RunInfo(
+                info.name, info.runtime, info.precision, self.drafter.name, self.verifier.name, self.verifier.lossless
+            ),
+        )
+
+
+def check_count(num_speculative_tokens: object) -> None:
+    count = num_speculative_tokens
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ConfigError(f"num_speculative_tokens is {count!r}: give a whole number, 0 (no drafting) or more")
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Torch's threads set to `count` for the block (None: left alone)."""
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,163 @@
+"""Drafters and verifiers by name, and the settings each takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from slimtier.errors import ConfigError
+from slimtier.options import refuse_unknown
+from slimtier.types import Route
+
+if TYPE_CHECKING:
+    from slimtier.drafters.base import Drafter
+    from slimtier.loading import Loaded
+    from slimtier.verifiers.base import Verifier
+
+Made = TypeVar("Made")
+Load = Callable[[str], "Loaded"]  # loads another model the way the target was loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[Made]):
+    """How a drafter or a verifier is made; `required` settings have no default."""
+
+    build: Callable[[Loaded, Mapping[str, Any], Load], Made]
+    settings: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+
+def _none(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
+    from slimtier.drafters.none import NoDrafter
+
+    return NoDrafter()
+
+
+def _ngram(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
+    from slimtier.drafters.ngram import NgramDrafter
+
+    return NgramDrafter(**settings)
+
+
+def _draft_model(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
+    from slimtier.drafters.model import ModelDrafter
+    from slimtier.drafters.vocabulary import check_vocabulary
+
+    _refuse_encoder(loaded)
+    other = load(str(settings["draft_model"]))
+    info = loaded.target.info
+    check_vocabulary(other.target.info, info, _vocabulary(other), _vocabulary(loaded))
+    return ModelDrafter(other.target, name="draft_model", vocab_size=info.vocab_size)
+
+
+def _layer_skip(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
+    from slimtier.drafters.model import ModelDrafter
+
+    _refuse_encoder(loaded)
+    count = loaded.target.info.num_layers
+    layers = _layers(settings["skip_layers"])
+    if not all(0 <= layer < count for layer in layers):
+        raise ConfigError(f"skip_layers is {settings['skip_layers']!r}: the model's layers are 0 to {count - 1}")
+    return ModelDrafter(loaded.target, route=Route.skipping(count, layers), name="layer_skip")
+
+
+def _lossless(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Verifier:
+    from slimtier.verifiers.lossless import LosslessVerifier
+
+    return LosslessVerifier(loaded.target)
+
+
+def _lenient(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Verifier:
+    from slimtier.verifiers.lenient import LenientVerifier
+
+    return LenientVerifier(loaded.target, lenience=settings["lenience"])
+
+
+NGRAM_SETTINGS = ("min_ngram", "max_ngram")
+DRAFTERS: dict[str, Entry[Drafter]] = {
+    "auto": Entry(_ngram, NGRAM_SETTINGS),
+    "ngram": Entry(_ngram, NGRAM_SETTINGS),
+    "draft_model": Entry(_draft_model, ("draft_model",), ("draft_model",)),
+    "layer_skip": Entry(_layer_skip, ("skip_layers",), ("skip_layers",)),
+    "none": Entry(_none),
+}
+VERIFIERS: dict[str, Entry[Verifier]] = {
+    "lossless": Entry(_lossless),
+    "lenient": Entry(_lenient, ("lenience",), ("lenience",)),
+}
+_ENTRIES: tuple[Entry[Any], ...] = (*DRAFTERS.values(), *VERIFIERS.values())
+SETTINGS = tuple({name: None for entry in _ENTRIES for name in entry.settings})
+
+
+def check_settings(drafter: str, verifier: str, settings: Mapping[str, Any]) -> None:
+    """ConfigError, before anything is loaded, for an unknown name, a setting that nothing chosen takes, a setting that
+    is missing, or a value that cannot be."""
+    chosen: list[tuple[str, str, Mapping[str, Entry[Any]]]]
+    chosen = [("drafter", drafter, DRAFTERS), ("verifier", verifier, VERIFIERS)]
+    for kind, name, entries in chosen:
+        refuse_unknown([name], tuple(entries), kind)
+        for required in entries[name].required:
+            if required not in settings:
+                raise ConfigError(f"{kind} {name} needs the setting {required}: add {required}=...")
+    refuse_unknown(settings, SETTINGS, "setting")
+    used = {*DRAFTERS[drafter].settings, *VERIFIERS[verifier].settings}
+    for name in settings:
+        if name not in used:
+            raise ConfigError(
+                f"setting {name!r} is not used by drafter {drafter} or verifier {verifier}: {_owner(name)}"
+            )
+    for name, value in settings.items():
+        if name in _CHECKS:
+            _CHECKS[name](value)
+
+
+def settings_of(entry: Entry[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that the entry takes."""
+    return {name: value for name, value in settings.items() if name in entry.settings}
+
+
+def _owner(setting: str) -> str:
+    owners = [f"--drafter {name}" for name, entry in DRAFTERS.items() if setting in entry.settings]
+    owners += [f"--verifier {name}" for name, entry in VERIFIERS.items() if setting in entry.settings]
+    return f"choose {' or '.join(owners)}, or leave it out"
+
+
+def _vocabulary(loaded: Loaded) -> dict[int, str]:
+    """Token id -> token."""
+    return {token_id: token for token, token_id in loaded.tokenizer.backend.get_vocab(with_added_tokens=True).items()}
+
+
+def _refuse_encoder(loaded: Loaded) -> None:
+    if getattr(loaded.target, "is_encoder_decoder", False):
+        raise ConfigError(f"{loaded.target.info.name} is an encoder-decoder: choose --drafter ngram or none")
+
+
+def _layers(value: Any) -> list[int]:
+    """Layer numbers from 5, [5, 16] or "5,16"."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    try:
+        layers = [int(part) for part in parts]
+    except (TypeError, ValueError):
+        layers = []
+    if not layers:
+        raise ConfigError(f"skip_layers is {value!r}: give layer numbers, such as 5,16,17")
+    return layers
+
+
+def _lenience(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise ConfigError(f"lenience is {value!r}: give a number above 0 and below 1")
+
+
+def _ngram_size(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"an n-gram size of {value!r}: min_ngram and max_ngram are whole numbers, 1 or more")
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "skip_layers": _layers,
+    "lenience": _lenience,
+    "min_ngram": _ngram_size,
+    "max_ngram": _ngram_size,
+}
