@@ -87,17 +87,19 @@ class Engine:
         runtime: str = "auto",
         threads: int | None = None,
         device: str = "cpu",
-        num_speculative_tokens: int = SPECULATIVE_TOKENS,
+        num_speculative_tokens: int | None = None,
         **settings: Any,
     ) -> Engine:
         """Load a model: an alias, a directory, a .gguf file or a hub id.
 
         drafter: auto, ngram (min_ngram, max_ngram), draft_model (draft_model=PATH), layer_skip (skip_layers="5,16"),
-        none. verifier: lossless, or lenient (lenience=...), which is lossy. precision: auto, fp32, bf16, q8, q4.
+        none; num_speculative_tokens: how far it drafts at most (None: as suits the drafter). verifier: lossless, or lenient (lenience=...), which is lossy. precision: auto, fp32, bf16, q8, q4.
         Raises ConfigError for a name or setting that is unknown or does not fit, before anything is loaded.
         """
-        check_count(num_speculative_tokens)
         check_settings(drafter, verifier, settings)
+        if num_speculative_tokens is None:
+            num_speculative_tokens = DRAFTERS[drafter].num_speculative_tokens
+        check_count(num_speculative_tokens)
         options = RunOptions(runtime, precision, threads, device)
         loaded = load(model, options)
 

@@ -21,11 +21,13 @@ Load = Callable[[str], "Loaded"]  # loads another model the way the target was l
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[Made]):
-    """How a drafter or a verifier is made; `required` settings have no default."""
+    """How a drafter or a verifier is made; `required` settings have no default. `num_speculative_tokens` is how far
+    the drafter drafts unless told otherwise."""
 
     build: Callable[[Loaded, Mapping[str, Any], Load], Made]
     settings: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    num_speculative_tokens: int = 5
 
 
 def _none(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
@@ -38,6 +40,12 @@ def _ngram(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
     from slimtier.drafters.ngram import NgramDrafter
 
     return NgramDrafter(**settings)
+
+
+def _auto(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
+    from slimtier.drafters.auto import AutoDrafter
+
+    return AutoDrafter(**settings)
 
 
 def _draft_model(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
@@ -76,7 +84,7 @@ def _lenient(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Verifie
 
 NGRAM_SETTINGS = ("min_ngram", "max_ngram")
 DRAFTERS: dict[str, Entry[Drafter]] = {
-    "auto": Entry(_ngram, NGRAM_SETTINGS),
+    "auto": Entry(_auto, NGRAM_SETTINGS, num_speculative_tokens=12),  # a limit: it drafts as far as pays
     "ngram": Entry(_ngram, NGRAM_SETTINGS),
     "draft_model": Entry(_draft_model, ("draft_model",), ("draft_model",)),
     "layer_skip": Entry(_layer_skip, ("skip_layers",), ("skip_layers",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slimtier.errors import ConfigError
@@ -11,6 +12,17 @@ from slimtier.types import Draft, Verdict
 
 if TYPE_CHECKING:
     from slimtier.drafters.base import DraftContext
+
+
+_LONGEST_MATCH = 16  # tokens before a copy that are compared to say how good the match is
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Tokens to copy, and how many tokens before them (at most 16) are the row's last ones."""
+
+    token_ids: tuple[int, ...]
+    size: int
 
 
 class NgramDrafter:
@@ -45,6 +57,10 @@ class NgramDrafter:
             self._indexes.pop(key, None)
 
     def _propose_row(self, context: DraftContext, limit: int) -> Draft:
+        return Draft(self.match(context, limit).token_ids)
+
+    def match(self, context: DraftContext, limit: int) -> Match:
+        """What the row would copy, up to `limit` tokens."""
         tokens = context.token_ids
         index = self._indexes.get(context.key)
         if index is None or not index.continues_to(tokens):
@@ -52,8 +68,10 @@ class NgramDrafter:
         index.extend(tokens)
         start = index.find(tokens, limit) if limit > 0 else None
         if start is None:
-            return Draft(())
-        return Draft(tuple(tokens[start + offset % (len(tokens) - start)] for offset in range(limit)))
+            return Match((), 0)
+        most = min(start, _LONGEST_MATCH)
+        size = next((n for n in range(most) if tokens[start - 1 - n] != tokens[-1 - n]), most)
+        return Match(tuple(tokens[start + offset % (len(tokens) - start)] for offset in range(limit)), size)
 
 
 class _Index:
