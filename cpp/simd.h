@@ -35,7 +35,17 @@ inline F8 load_bf16(const uint16_t* p) {
 }
 inline I8 zero_int() { return {_mm256_setzero_si256()}; }
 inline I8 add_int(I8 a, I8 b) { return {_mm256_add_epi32(a.v, b.v)}; }
-inline void store_int(int32_t* p, I8 a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
+inline void store_codes(int16_t* p, const I8 (&a)[4]) {  // 32 codes
+  for (int i = 0; i < 4; i += 2) {
+    const __m256i packed = _mm256_packs_epi32(a[i].v, a[i + 1].v);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8 * i), _mm256_permute4x64_epi64(packed, 0xd8));
+  }
+}
+inline void store_codes(int8_t* p, const I8 (&a)[4]) {
+  const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(a[0].v, a[1].v), _mm256_packs_epi32(a[2].v, a[3].v));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+}
 inline bool any_not_below(F8 a, float x) { return _mm256_movemask_ps(_mm256_cmp_ps(a.v, _mm256_set1_ps(x), _CMP_NLE_UQ)) != 0; }
 
 // q8: 8 rows x 2 k of weights, widened to int16.
@@ -116,7 +126,12 @@ inline F8 load_bf16(const uint16_t* p) {
 }
 inline I8 zero_int() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
 inline I8 add_int(I8 x, I8 y) { return {vaddq_s32(x.a, y.a), vaddq_s32(x.b, y.b)}; }
-inline void store_int(int32_t* p, I8 x) { vst1q_s32(p, x.a); vst1q_s32(p + 4, x.b); }
+inline void store_codes(int16_t* p, const I8 (&a)[4]) {  // 32 codes
+  for (int i = 0; i < 4; ++i) vst1q_s16(p + 8 * i, vqmovn_high_s32(vqmovn_s32(a[i].a), a[i].b));
+}
+inline void store_codes(int8_t* p, const I8 (&a)[4]) {
+  for (int i = 0; i < 4; ++i) vst1_s8(p + 8 * i, vqmovn_s16(vqmovn_high_s32(vqmovn_s32(a[i].a), a[i].b)));
+}
 inline bool any_not_below(F8 a, float x) {
   const float32x4_t y = vdupq_n_f32(x);
   return vminvq_u32(vandq_u32(vcleq_f32(a.a, y), vcleq_f32(a.b, y))) == 0;
@@ -203,7 +218,10 @@ inline F8 load_bf16(const uint16_t* p) {
 }
 inline I8 zero_int() { I8 r; SLIMTIER_LANES(0); }
 inline I8 add_int(I8 a, I8 b) { I8 r; SLIMTIER_LANES(a.v[i] + b.v[i]); }
-inline void store_int(int32_t* p, I8 a) { for (int i = 0; i < 8; ++i) p[i] = a.v[i]; }
+template <class Code>
+inline void store_codes(Code* p, const I8 (&a)[4]) {  // 32 codes
+  for (int i = 0; i < 32; ++i) p[i] = Code(a[i / 8].v[i % 8]);
+}
 inline bool any_not_below(F8 a, float x) {
   for (int i = 0; i < 8; ++i)
     if (!(a.v[i] <= x)) return true;

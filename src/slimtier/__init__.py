@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slimtier.engine import Engine as Engine
     from slimtier.errors import SlimtierError as SlimtierError
+    from slimtier.hf_generate import custom_generate as custom_generate
     from slimtier.result import Result as Result
     from slimtier.result import Stream as Stream
     from slimtier.types import SamplingParams as SamplingParams
@@ -20,9 +21,19 @@ _HOMES = {
     "SlimtierError": "slimtier.errors",
     "StopParams": "slimtier.types",
     "Stream": "slimtier.result",
+    "custom_generate": "slimtier.hf_generate",
 }
 
-__all__ = ["Engine", "Result", "SamplingParams", "SlimtierError", "StopParams", "Stream", "__version__"]
+__all__ = [
+    "Engine",
+    "Result",
+    "SamplingParams",
+    "SlimtierError",
+    "StopParams",
+    "Stream",
+    "__version__",
+    "custom_generate",
+]
 
 
 def __getattr__(name: str) -> Any:

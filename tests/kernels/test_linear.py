@@ -1,4 +1,4 @@
-"""Matrix kernels against their naive twins, and bit for bit against themselves at another T, thread count and offset."""
+"""Matrix kernels against their naive twins, and bit for bit against themselves at another T, thread count, offset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def run(matrix, x, threads=2):
 def coded(n, k, bits, group=32, mins=True, wide=False, seed=0):
     rng = np.random.default_rng(seed)
     groups = -(-k // group)
-    codes = rng.integers(0, 16, (n, k)).astype(np.uint8) if bits == 4 else rng.integers(-128, 128, (n, k)).astype(np.int8)
+    low, high, kind = (0, 16, np.uint8) if bits == 4 else (-128, 128, np.int8)
+    codes = rng.integers(low, high, (n, k)).astype(kind)
     scales = rng.random((n, groups), dtype=np.float32) + 0.5
     lows = rng.standard_normal((n, groups)).astype(np.float32)
     if not wide:
@@ -29,6 +30,11 @@ def coded(n, k, bits, group=32, mins=True, wide=False, seed=0):
     matrix = core.Matrix.from_codes(codes.view(np.uint8), scales, lows if mins else None, group, bits)
     tensors = [torch.from_numpy(a) for a in (codes, scales, lows)]
     return matrix, tensors[0], tensors[1], tensors[2] if mins else None
+
+
+def packed(make, n, k):
+    """Random weights [n, k] of a float kind, or coded as `make` says."""
+    return core.Matrix.from_floats(torch.randn(n, k).numpy(), make) if isinstance(make, str) else coded(n, k, *make)[0]
 
 
 CODED = [(4, 32, True, False), (4, 32, True, True), (8, 32, False, False), (8, 32, True, True), (8, 16, False, True)]
@@ -54,15 +60,14 @@ def test_coded_weights_match_the_twin(n, k, bits, group, mins, wide):
     for tokens in TOKENS:
         x = torch.randn(tokens, k)
         expected = naive.linear_codes(x, codes, scales, lows, group, bits)
-        torch.testing.assert_close(run(matrix, x).double(), expected, rtol=1e-5, atol=1e-4 * k**0.5 * (16 if bits == 8 else 1))
+        atol = 1e-4 * k**0.5 * (16 if bits == 8 else 1)
+        torch.testing.assert_close(run(matrix, x).double(), expected, rtol=1e-5, atol=atol)
 
 
 @pytest.mark.parametrize("make", ["f32", "f16", "bf16", *CODED], ids=str)
 def test_a_row_has_the_same_bits_whatever_its_company(make):
     n, k = 83, 200
-    matrix = (
-        core.Matrix.from_floats(torch.randn(n, k).numpy(), make) if isinstance(make, str) else coded(n, k, *make)[0]
-    )
+    matrix = packed(make, n, k)
     x = torch.randn(64, k)
     alone = torch.cat([run(matrix, x[i : i + 1], threads=1) for i in range(64)])
     for tokens in (2, 3, 5, 6, 8, 16, 17, 31, 64):
@@ -75,7 +80,7 @@ def test_a_row_has_the_same_bits_whatever_its_company(make):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_stays_in_its_row(make, bad):
     n, k = 24, 72
-    matrix = core.Matrix.from_floats(torch.randn(n, k).numpy(), make) if isinstance(make, str) else coded(n, k, *make)[0]
+    matrix = packed(make, n, k)
     x = torch.randn(3, k)
     clean = run(matrix, x)
     x[1, 70] = bad
@@ -87,7 +92,7 @@ def test_what_is_not_finite_stays_in_its_row(make, bad):
 @pytest.mark.parametrize("make", ["f32", (4, 32, True, False), (8, 32, False, False)], ids=str)
 def test_memory_need_not_be_aligned(make):
     n, k = 40, 96
-    matrix = core.Matrix.from_floats(torch.randn(n, k).numpy(), make) if isinstance(make, str) else coded(n, k, *make)[0]
+    matrix = packed(make, n, k)
     x = torch.randn(4, k)
     for offset in (1, 3, 5):
         shifted = np.empty(4 * k + offset, dtype=np.float32)[offset:].reshape(4, k)

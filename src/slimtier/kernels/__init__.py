@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
 
 from slimtier.errors import MissingDependencyError
 
@@ -29,6 +28,6 @@ def available_threads() -> int:
 
 
 @functools.cache
-def pool(threads: int) -> Any:
+def pool(threads: int) -> core.Pool:
     """The process's pool of `threads` threads: models share one, since they never run at once."""
     return core.Pool(threads)

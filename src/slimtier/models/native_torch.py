@@ -184,9 +184,8 @@ class TorchTarget:
         attention = self.config.attention
         window = attention.windows[layer]
         x = self._norm(x, f"model.layers.{layer}.input_layernorm.weight")
-        q, k, v = (
-            self._project(x, layer, f"self_attn.{p}_proj").unflatten(-1, (-1, attention.head_dim)) for p in "qkv"
-        )
+        heads = (*x.shape[:-1], -1, attention.head_dim)
+        q, k, v = (self._project(x, layer, f"self_attn.{p}_proj").view(heads) for p in "qkv")
         if attention.qk_norm:
             q, k = (self._norm(a, f"model.layers.{layer}.self_attn.{n}_norm.weight") for a, n in ((q, "q"), (k, "k")))
         cos, sin = self.ropes[1 if window else 0]
@@ -239,7 +238,7 @@ def captured(
 ) -> Callable[[Step], tuple[torch.Tensor, ...]]:
     """A CUDA graph of function(step), replayed on later steps of the same shape."""
     held = Step(*(t.clone() for t in (step.tokens, step.positions, step.slots)))
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # lazy initialisation must not be captured
         function(held)
