@@ -48,12 +48,12 @@ void Prepared::size(int64_t t, int64_t k, bool for_q8, bool for_q4) {
 }
 
 void Prepared::quantize(const float* x, int64_t row) {
-  if (q8_) kernels().quantize16(x, k_, &codes16_[row * padded_], &scales16_[row * groups_], &xsums16_[row * groups_]);
-  if (q4_) kernels().quantize8(x, k_, &codes8_[row * padded_], &scales8_[row * groups_], &xsums8_[row * groups_]);
+  if (q8_) kernels().quantize16(x, k_, &codes16_[row * padded_], &scales16_[row], &xsums16_[row], t_);
+  if (q4_) kernels().quantize8(x, k_, &codes8_[row * padded_], &scales8_[row], &xsums8_[row], t_);
 }
 
 Activations Prepared::view(const float* x) const {
-  return {t_, k_, x, padded_, groups_, codes16_.data(), scales16_.data(), xsums16_.data(),
+  return {t_, k_, x, padded_, t_, codes16_.data(), scales16_.data(), xsums16_.data(),
           codes8_.data(), scales8_.data(), xsums8_.data()};
 }
 
@@ -74,15 +74,13 @@ void linear_forward(Pool& pool, const Packed& weight, const float* x, int64_t t,
 
 KvStore::KvStore(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t capacity, bool half)
     : layers_(layers), kv_heads_(kv_heads), capacity_((capacity + 7) / 8 * 8), half_(half),
-      head_bytes_(size_t(capacity_ * head_dim) * (half ? 2 : 4)), bytes_(head_bytes_ * size_t(layers * 2 * kv_heads)),
-      memory_(static_cast<uint8_t*>(allocate(bytes_, false))) {}
-
-KvStore::~KvStore() { release(memory_, bytes_); }
+      head_bytes_(size_t(capacity_ * head_dim) * (half ? 2 : 4)),
+      memory_(allocate(head_bytes_ * size_t(layers * 2 * kv_heads))) {}
 
 void KvStore::copy_from(const KvStore& other, int64_t length) {
   const size_t wanted = head_bytes_ / size_t(capacity_) * size_t((length + 7) / 8 * 8);  // whole octets of keys
   for (int64_t i = 0; i < layers_ * 2 * kv_heads_; ++i)
-    std::memcpy(memory_ + size_t(i) * head_bytes_, other.memory_ + size_t(i) * other.head_bytes_, wanted);
+    std::memcpy(memory_.get() + size_t(i) * head_bytes_, other.memory_.get() + size_t(i) * other.head_bytes_, wanted);
 }
 
 // ---- decoder ----

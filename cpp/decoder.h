@@ -39,21 +39,17 @@ struct RopeTable {
 class KvStore {
  public:
   KvStore(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t capacity, bool half);
-  ~KvStore();
-  KvStore(const KvStore&) = delete;
-  KvStore& operator=(const KvStore&) = delete;
-
   void copy_from(const KvStore& other, int64_t length);
-  uint8_t* keys(int64_t layer, int64_t head) const { return memory_ + ((layer * 2) * kv_heads_ + head) * head_bytes_; }
-  uint8_t* values(int64_t layer, int64_t head) const { return memory_ + ((layer * 2 + 1) * kv_heads_ + head) * head_bytes_; }
+  uint8_t* keys(int64_t layer, int64_t head) const { return memory_.get() + ((layer * 2) * kv_heads_ + head) * head_bytes_; }
+  uint8_t* values(int64_t layer, int64_t head) const { return memory_.get() + ((layer * 2 + 1) * kv_heads_ + head) * head_bytes_; }
   bool half() const { return half_; }
   int64_t capacity() const { return capacity_; }
 
  private:
   int64_t layers_, kv_heads_, capacity_;
   bool half_;
-  size_t head_bytes_, bytes_;
-  uint8_t* memory_;
+  size_t head_bytes_;
+  std::shared_ptr<uint8_t> memory_;
 };
 
 // `count` consecutive tokens of one row, the first at position `start`.

@@ -12,17 +12,17 @@ namespace slimtier {
 struct Activations {
   int64_t t = 0, k = 0;
   const float* x = nullptr;          // [t, k]
-  int64_t padded = 0, groups = 0;    // k rounded up to 32 (codes past k are zero); groups of 32
+  int64_t padded = 0, stride = 0;    // k rounded up to 32 (codes past k are zero); floats between two groups' scales
   const int16_t* codes16 = nullptr;  // [t, padded], for q8 weights
-  const float* scales16 = nullptr;   // [t, groups]
+  const float* scales16 = nullptr;   // [groups of 32][stride], one a token
   const float* xsums16 = nullptr;
   const int8_t* codes8 = nullptr;    // [t, padded], for q4 weights
   const float* scales8 = nullptr;
   const float* xsums8 = nullptr;
 
   Activations slice(int64_t first, int64_t count) const {  // rows first … first + count - 1
-    return {count, k, x + first * k, padded, groups, codes16 + first * padded, scales16 + first * groups, xsums16 + first * groups,
-            codes8 + first * padded, scales8 + first * groups, xsums8 + first * groups};
+    return {count, k, x + first * k, padded, stride, codes16 + first * padded, scales16 + first, xsums16 + first,
+            codes8 + first * padded, scales8 + first, xsums8 + first};
   }
 };
 
@@ -56,8 +56,9 @@ struct Kernels {
   const char* name;
   // out[t * stride + row] for rows first … last-1 of the matrix, first a multiple of 16; pad rows are not written.
   void (*linear)(const Packed& w, const Activations& x, float* out, int64_t stride, int64_t first, int64_t last);
-  void (*quantize16)(const float* x, int64_t k, int16_t* codes, float* scales, float* xsums);
-  void (*quantize8)(const float* x, int64_t k, int8_t* codes, float* scales, float* xsums);
+  // One row; the scale of group g goes to scales[g * stride].
+  void (*quantize16)(const float* x, int64_t k, int16_t* codes, float* scales, float* xsums, int64_t stride);
+  void (*quantize8)(const float* x, int64_t k, int8_t* codes, float* scales, float* xsums, int64_t stride);
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t k, float* out);
   void (*add)(float* x, const float* y, int64_t k);
   // out = act(gate) * up; gelu: tanh approximation, else SiLU.

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
-#include <utility>
 
 #if defined(__linux__) || defined(__APPLE__)
 #include <sys/mman.h>
@@ -12,38 +12,51 @@
 
 namespace slimtier {
 
-void* allocate(size_t bytes, bool huge_pages) {
-  if (bytes == 0) bytes = 64;
+static uint8_t* map(size_t bytes) {
 #if defined(__linux__) || defined(__APPLE__)
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
-#if defined(MADV_HUGEPAGE)
-  if (huge_pages && bytes >= (size_t{4} << 20)) madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-  return memory;
 #else
   void* memory = ::operator new(bytes, std::align_val_t{64});
   std::memset(memory, 0, bytes);
-  (void)huge_pages;
-  return memory;
 #endif
+  return static_cast<uint8_t*>(memory);
 }
 
-void release(void* memory, size_t bytes) {
-  if (memory == nullptr) return;
+static void unmap(uint8_t* memory, size_t bytes) {
 #if defined(__linux__) || defined(__APPLE__)
-  munmap(memory, bytes == 0 ? 64 : bytes);
+  munmap(memory, bytes);
 #else
+  (void)bytes;
   ::operator delete(memory, std::align_val_t{64});
 #endif
 }
 
-Packed::Packed(Packed&& other) noexcept
-    : kind(other.kind), n(other.n), k(other.k), group(other.group), mins(other.mins), wide(other.wide),
-      panel(other.panel), panel_bytes(other.panel_bytes), data(std::exchange(other.data, nullptr)),
-      bytes(std::exchange(other.bytes, 0)) {}
+std::shared_ptr<uint8_t> allocate(size_t bytes) {
+  const size_t size = bytes == 0 ? 64 : bytes;
+  return {map(size), [size](uint8_t* memory) { unmap(memory, size); }};
+}
 
-Packed::~Packed() { release(data, bytes); }
+std::shared_ptr<uint8_t> allocate_weights(size_t bytes) {
+  constexpr size_t kChunk = size_t{64} << 20, kHugePage = size_t{2} << 20;
+  static std::mutex mutex;
+  static std::weak_ptr<uint8_t> current;  // a chunk lives as long as any matrix in it
+  static size_t used = 0;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const size_t size = (bytes + 63) / 64 * 64;
+  std::shared_ptr<uint8_t> chunk = current.lock();
+  if (chunk == nullptr || used + size > kChunk) {
+    chunk = allocate((size > kChunk ? size : kChunk) + kHugePage);
+    current = chunk;
+    used = (kHugePage - reinterpret_cast<uintptr_t>(chunk.get()) % kHugePage) % kHugePage;
+#if defined(MADV_HUGEPAGE)
+    madvise(chunk.get() + used, size > kChunk ? size : kChunk, MADV_HUGEPAGE);
+#endif
+  }
+  std::shared_ptr<uint8_t> block(chunk, chunk.get() + used);
+  used += size;
+  return block;
+}
 
 float half_to_float(uint16_t half) {
   const uint32_t sign = uint32_t(half & 0x8000) << 16;
@@ -93,7 +106,8 @@ int64_t factor_bytes(const Packed& p) { return 8 * (p.wide ? 4 : 2) * (p.mins ? 
 void finish(Packed& p, size_t panel_bytes) {
   p.panel_bytes = panel_bytes;
   p.bytes = panel_bytes * size_t(p.panels());
-  p.data = static_cast<uint8_t*>(allocate(p.bytes, true));
+  p.owner = allocate_weights(p.bytes);
+  p.data = p.owner.get();
 }
 
 void put_factor(uint8_t* out, float value, bool wide) {

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace slimtier {
 
@@ -27,13 +28,9 @@ struct Packed {
   bool wide = false;        // scales and mins are float32; otherwise float16
   int panel = 16;           // rows in a panel
   size_t panel_bytes = 0;
-  uint8_t* data = nullptr;  // owned; aligned to 64 bytes
+  uint8_t* data = nullptr;  // aligned to 64 bytes
+  std::shared_ptr<uint8_t> owner;
   size_t bytes = 0;
-
-  Packed() = default;
-  Packed(Packed&& other) noexcept;
-  Packed& operator=(Packed&&) = delete;
-  ~Packed();
 
   int64_t panels() const { return (n + panel - 1) / panel; }
   // Row `row` as float32 [k]: an embedding is a row of the (tied) head.
@@ -48,9 +45,9 @@ Packed pack_codes(const uint8_t* codes, const float* scales, const float* mins, 
 float half_to_float(uint16_t half);
 uint16_t float_to_half(float value);
 
-// Large zeroed buffers, 64-byte aligned; pages are touched only when written. Huge pages suit what is read whole
-// (weights), not what fills slowly (a KV cache).
-void* allocate(size_t bytes, bool huge_pages);
-void release(void* memory, size_t bytes);
+// Zeroed memory, aligned to 64 bytes, whose pages are touched only when written.
+std::shared_ptr<uint8_t> allocate(size_t bytes);
+// The same out of large chunks on huge pages, where the system offers them: for weights, which are read whole.
+std::shared_ptr<uint8_t> allocate_weights(size_t bytes);
 
 }  // namespace slimtier

@@ -36,10 +36,10 @@ static std::vector<float> multiply(const Kernels& kernel, const Packed& w, const
   std::vector<int8_t> c8(size_t(t * padded));
   std::vector<float> s16(size_t(t * groups)), u16 = s16, s8 = s16, u8 = s16, out(size_t(t * w.n));
   for (int64_t i = 0; i < t; ++i) {
-    kernel.quantize16(&x[size_t(i * w.k)], w.k, &c16[size_t(i * padded)], &s16[size_t(i * groups)], &u16[size_t(i * groups)]);
-    kernel.quantize8(&x[size_t(i * w.k)], w.k, &c8[size_t(i * padded)], &s8[size_t(i * groups)], &u8[size_t(i * groups)]);
+    kernel.quantize16(&x[size_t(i * w.k)], w.k, &c16[size_t(i * padded)], &s16[size_t(i)], &u16[size_t(i)], t);
+    kernel.quantize8(&x[size_t(i * w.k)], w.k, &c8[size_t(i * padded)], &s8[size_t(i)], &u8[size_t(i)], t);
   }
-  const Activations a{t, w.k, x.data(), padded, groups, c16.data(), s16.data(), u16.data(), c8.data(), s8.data(), u8.data()};
+  const Activations a{t, w.k, x.data(), padded, t, c16.data(), s16.data(), u16.data(), c8.data(), s8.data(), u8.data()};
   kernel.linear(w, a, out.data(), w.n, 0, w.n);
   return out;
 }
