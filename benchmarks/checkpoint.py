@@ -92,8 +92,8 @@ def transformers_config(config: NativeConfig, kept: Sequence[int]) -> Any:
     }
     windows = [attention.windows[layer] for layer in kept]
     if config.architecture == "llama" and not any(windows):
-        rope = {"rope_parameters": _plain_rope(config.rope)}
-        return transformers.LlamaConfig(**shared, **rope, architectures=["LlamaForCausalLM"])
+        shared |= {"architectures": ["LlamaForCausalLM"], "rope_parameters": _plain_rope(config.rope)}
+        return transformers.LlamaConfig(**shared)
     if config.architecture == "gemma3" and config.local_rope is not None:
         return transformers.Gemma3TextConfig(
             **shared,

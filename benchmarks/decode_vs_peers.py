@@ -18,17 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import (
-    JsonlWriter,
-    bootstrap_ratio,
-    loop_share,
-    markdown_table,
-    median,
-    parser,
-    ratio_cell,
-    say,
-    writer,
-)
+from benchmarks.common import JsonlWriter, loop_share, parser, say, writer
+from benchmarks.peer_tables import LLAMA, LOOKUPS, TRANSFORMERS, Answers, gains_table, systems_table
 from benchmarks.prompts import Prompt, encode, fitting, own_prompts, read_prompts, sample
 from benchmarks.worker import MissingPeer, Worker, check_idle
 
@@ -36,7 +27,6 @@ NAME = "decode_vs_peers"
 MOST_TOKENS, QUICK_TOKENS, WARM_UP_TOKENS, PROBE_TOKENS = 128, 16, 16, 32
 MOST_PROMPT_TOKENS = 1500
 PRECISIONS, DRAFTERS = ("fp32", "q8", "q4"), ("none", "ngram", "auto")
-COPYING = ("summarization", "rag")  # the categories whose answers quote their prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +46,6 @@ def native_systems() -> list[System]:
         for p in PRECISIONS
         for d in DRAFTERS
     ]
-
-
-TRANSFORMERS, LLAMA = "transformers fp32 plain", "llama.cpp plain"
-LOOKUPS = {TRANSFORMERS: "transformers fp32 prompt lookup", LLAMA: "llama.cpp prompt lookup"}
 
 
 def peer_systems(family: str, plain: str, twin: str) -> list[System]:
@@ -114,8 +100,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         out = stack.enter_context(writer(arguments, NAME))
         for family, settings in takes_part.settings.items():
             out.write("family", family=family, idle_cores=idle[family], **settings)
-        answers = list(_answers(takes_part, prompts, max_tokens, tokenizer.eos_token_ids, out))
-    print(tables(answers, [system.name for system in takes_part.systems]))
+        answers = Answers(list(_answers(takes_part, prompts, max_tokens, tokenizer.eos_token_ids, out)))
+    gains = [(system.name, system.plain) for system in takes_part.systems if system.name != system.plain]
+    print(systems_table(answers) + "\n\n" + gains_table(answers, gains))
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -192,76 +179,22 @@ def _answers(
         for system in takes_part.systems[turn:] + takes_part.systems[:turn]:
             replies[system.name] = takes_part.answer(system, ids, max_tokens, eos)
         say(f"prompt {number + 1} of {len(prompts)} ({prompt.category})")
+        tokens = {name: reply.pop("token_ids") for name, reply in replies.items()}
         for system in takes_part.systems:
-            reply = replies[system.name]
-            tokens = reply.pop("token_ids")
-            replies[system.name]["tokens"] = tokens
+            mine = tokens[system.name]
             row = {
                 "system": system.name,
                 "prompt": prompt.name,
                 "category": prompt.category,
                 "num_prompt_tokens": len(ids),
-                "num_output_tokens": len(tokens),
-                "loop_share": loop_share(tokens),
-                **{key: value for key, value in reply.items() if key != "tokens"},
+                "num_output_tokens": len(mine),
+                "loop_share": loop_share(mine),
+                "same_as_native_plain": mine == tokens[system.twin],
+                "same_as_own_plain": mine == tokens[system.plain],
+                **replies[system.name],
             }
-            row["same_as_native_plain"] = tokens == _tokens(replies, system.twin)
-            row["same_as_own_plain"] = tokens == _tokens(replies, system.plain)
             out.write("answer", **row)
             yield row
-
-
-def _tokens(replies: dict[str, dict[str, Any]], name: str) -> list[int]:
-    reply = replies[name]
-    return list(reply["tokens"] if "tokens" in reply else reply["token_ids"])
-
-
-def tables(answers: Sequence[dict[str, Any]], systems: Sequence[str]) -> str:
-    """The README's tables: every system over all prompts, and what speculation gains by category."""
-    by_system = {name: [row for row in answers if row["system"] == name] for name in systems}
-
-    def column(name: str, key: str, categories: Sequence[str] = ()) -> list[Any]:
-        return [row.get(key) for row in by_system.get(name, []) if not categories or row["category"] in categories]
-
-    def ratio(name: str, base: str, categories: Sequence[str] = ()) -> str:
-        if name not in by_system or base not in by_system:
-            return ""
-        speeds = [column(each, "tokens_per_s", categories) for each in (name, base)]
-        return ratio_cell(bootstrap_ratio(*speeds))
-
-    rows = []
-    for name in systems:
-        same, own = column(name, "same_as_native_plain"), column(name, "same_as_own_plain")
-        rows.append(
-            [
-                name,
-                median(column(name, "tokens_per_s")),
-                median(column(name, "end_to_end_tokens_per_s")),
-                median(column(name, "time_to_first_token_s")),
-                ratio(name, TRANSFORMERS),
-                ratio(name, LLAMA),
-                f"{sum(same)}/{len(same)}",
-                f"{sum(own)}/{len(own)}",
-                median(column(name, "mean_acceptance_length")),
-                median(column(name, "tokens_per_target_call")),
-                median(column(name, "loop_share")),
-            ]
-        )
-    headers = ["system", "tokens/s", "end to end", "first token, s", "÷ transformers", "÷ llama.cpp"]
-    headers += ["tokens as native plain", "as own plain", "mean acceptance length", "tokens a call", "looped"]
-    gains = [(f"native {p} {d}", f"native {p} none") for p in PRECISIONS for d in DRAFTERS[1:]]
-    gains += [(lookup, plain) for plain, lookup in LOOKUPS.items() if lookup in by_system]
-    categories = list(dict.fromkeys(row["category"] for row in answers))
-    groups = [(category, (category,)) for category in categories]
-    groups += [(" and ".join(COPYING), COPYING)] if set(COPYING) <= set(categories) else []
-    gain_rows = [[label, *(ratio(*gain, group) for gain in gains)] for label, group in groups]
-    return "\n\n".join(
-        [
-            markdown_table(headers, rows),
-            "Speculation ÷ plain, tokens/s:",
-            markdown_table(["prompts", *(name for name, _ in gains)], gain_rows),
-        ]
-    )
 
 
 if __name__ == "__main__":

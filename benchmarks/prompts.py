@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common import say
 
@@ -18,7 +19,10 @@ _TOPICS = (
     ("volcanoes", "A volcano erupts when molten rock, lighter than the rock around it, rises and its gas comes out."),
     ("bees", "Bees tell each other where flowers are by a dance, whose angle to the vertical is that to the sun."),
     ("clocks", "A pendulum clock loses time in summer, for its rod grows longer in the warmth and swings more slowly."),
-    ("bridges", "An arch carries its load as pressure, which stone bears well, and hands it on to the banks beside it."),
+    (
+        "bridges",
+        "An arch carries its load as pressure, which stone bears well, and hands it on to the banks beside it.",
+    ),
     ("rivers", "A river bends more and more, since water runs faster on the outer bank and carries its earth away."),
     ("mirrors", "A mirror swaps front and back, not left and right: we say so because we imagine turning to face it."),
 )
@@ -73,14 +77,14 @@ def sample(prompts: Sequence[Prompt], per_category: int, seed: int, categories: 
     return [column[i] for i in range(per_category) for column in columns if i < len(column)]
 
 
-def encode(tokenizer: object, text: str) -> list[int]:
+def encode(tokenizer: Any, text: str) -> list[int]:
     """Token ids of a user's message, through the chat template if the model has one."""
-    if tokenizer.has_chat_template:  # type: ignore[attr-defined]
-        return tokenizer.encode_chat([{"role": "user", "content": text}])  # type: ignore[attr-defined, no-any-return]
-    return tokenizer.encode(text)  # type: ignore[attr-defined, no-any-return]
+    if tokenizer.has_chat_template:
+        return list(tokenizer.encode_chat([{"role": "user", "content": text}]))
+    return list(tokenizer.encode(text))
 
 
-def fitting(prompts: Sequence[Prompt], tokenizer: object, most: int) -> list[tuple[Prompt, list[int]]]:
+def fitting(prompts: Sequence[Prompt], tokenizer: Any, most: int) -> list[tuple[Prompt, list[int]]]:
     """The prompts of at most `most` tokens, with their ids; says how many were too long."""
     encoded = [(prompt, encode(tokenizer, prompt.text)) for prompt in prompts]
     short = [pair for pair in encoded if len(pair[1]) <= most]

@@ -31,7 +31,7 @@ class Worker:
     def __init__(self, family: str, python: str = sys.executable) -> None:
         self.family = family
         self._python = python
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (closed in __exit__)
         self._process = subprocess.Popen(
             [python, "-m", f"benchmarks.peers.{family}"],
             stdin=subprocess.PIPE,

@@ -69,8 +69,9 @@ def generate(
 def evaluate(prompt: list[int], token_ids: list[int], threads: int, repeats: int) -> dict[str, Any]:
     """Seconds to evaluate `token_ids` after `prompt`, with the logits of each, `repeats` times over."""
     model = _model(threads, "eval")
-    model.reset()
-    model.eval(prompt)
+    if model.input_ids[: len(prompt)].tolist() != prompt or model.n_tokens < len(prompt):
+        model.reset()
+        model.eval(prompt)
     seconds = []
     for _ in range(repeats):
         model.n_tokens = len(prompt)  # eval removes what the cache holds past it

@@ -27,12 +27,14 @@ def generate(
     from slimtier.engine import Engine
     from slimtier.registry import DRAFTERS
 
-    loaded = _loaded[precision]
-    engine = Engine(loaded.target, DRAFTERS[drafter].build(loaded, {}, lambda name: None))
+    loaded, entry = _loaded[precision], DRAFTERS[drafter]
+    made = entry.build(loaded, {}, lambda name: loaded)
+    engine = Engine(loaded.target, made, num_speculative_tokens=entry.num_speculative_tokens)
     clock = Clock()
     stream = engine.stream(token_ids, max_new_tokens=max_tokens, eos_token_ids=eos_token_ids)
     for step in stream:
         clock.block(list(step.token_ids))
+    assert stream.result is not None
     stats = stream.result.stats
     calls = stats.num_output_tokens / stats.num_target_calls
     return clock.report(mean_acceptance_length=stats.mean_acceptance_length, tokens_per_target_call=calls)

@@ -1,6 +1,6 @@
 """A worker's side of the benchmarks' line protocol: one JSON request a line on stdin, one JSON reply a line on stdout.
 
-Runs under any Python 3.11 with numpy, without slimtier. Requests are {"op": NAME, ...arguments}; replies are {"ok": ...},
+Runs under any Python 3.11, without slimtier. Requests are {"op": NAME, ...arguments}; replies are {"ok": ...},
 {"missing": WHAT} when an import failed, or {"error": ...}. What libraries print goes to stderr.
 """
 
@@ -49,7 +49,11 @@ class Clock:
     def report(self, **more: Any) -> dict[str, Any]:
         """tokens_per_s: tokens after the first block / seconds after it (None if there are none);
         end_to_end_tokens_per_s: all tokens / all seconds."""
-        later, decoding, total = len(self.token_ids) - self._first_block, self._last - self._first, self._last - self.started
+        later, decoding, total = (
+            len(self.token_ids) - self._first_block,
+            self._last - self._first,
+            self._last - self.started,
+        )
         return {
             "token_ids": self.token_ids,
             "tokens_per_s": later / decoding if later and decoding > 0 else None,

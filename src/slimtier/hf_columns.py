@@ -102,14 +102,15 @@ class Columns:
         self._unfinished = torch.ones(len(input_ids), dtype=torch.long, device=input_ids.device)
         self._going = [True] * len(input_ids)  # the rows whose next token is asked for
         self._waiting: list[deque[int]] = [deque() for _ in input_ids]  # tokens of rows ahead of the last column
+        self._missing = len(input_ids)  # rows without a token for the next column
 
     def push(self, row: int, token: int) -> bool:
         """The row's next token. True when the row needs no more."""
+        self._missing -= not self._waiting[row] and self._going[row]
         self._waiting[row].append(token)
-        while not self.ended and all(
-            tokens or not going for tokens, going in zip(self._waiting, self._going, strict=True)
-        ):
+        while not self.ended and not self._missing:
             self._add_column()
+            self._missing = sum(going and not self._waiting[each] for each, going in enumerate(self._going))
         return self.ended or not self._going[row] or (self._pads and token in self._eos_token_ids)
 
     def _add_column(self) -> None:
@@ -167,10 +168,10 @@ class Recorder:
 
     def _recording(self, row: VerifyRow) -> LogitsProcessor:
         def record(token_ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-            self._logits[len(token_ids)] = logits[None].clone()
+            self._logits[len(token_ids)] = logits[None]
             for processor in row.sampling.processors:
                 logits = processor(token_ids, logits)
-            self._scores[len(token_ids)] = logits[None].clone()
+            self._scores[len(token_ids)] = logits[None]
             return logits
 
         return record

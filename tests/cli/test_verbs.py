@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.byte_tokenizer import END, VOCAB, ByteTokenizer
-from tests.stubs import StubTarget
 from typer.testing import CliRunner
 
 from slimtier.cli.main import app
 from slimtier.loading import Loaded, RunOptions
 from slimtier.models.resolve import ModelFiles
+from tests.byte_tokenizer import END, VOCAB, ByteTokenizer
+from tests.stubs import StubTarget
 
 POEM = "né à l'été 🙂, né à l'été 🙂."
 Run = Callable[..., Any]
@@ -77,7 +77,7 @@ def run(target: Writer, loads: list[RunOptions], monkeypatch: pytest.MonkeyPatch
 
 
 def test_generate_prints_the_text_and_one_line_of_numbers(run: Run, target: Writer) -> None:
-    done = run("generate", "Write.")
+    done = run("generate", "Write.", "--drafter", "ngram")
     assert (done.exit_code, done.stdout) == (0, POEM + "\n")
     assert target.prompts == [b"<user>Write.<assistant>"]
     count = len(POEM.encode()) + 1
@@ -92,7 +92,7 @@ def test_generate_prints_one_json_object(run: Run) -> None:
     assert (found["text"], found["finish_reason"], found["seed"]) == (POEM, "stop", 4)
     assert found["token_ids"] == [*POEM.encode(), END]
     assert found["stats"]["num_output_tokens"] == len(found["logprobs"]) == len(found["token_ids"])
-    assert (found["drafter"], found["verifier"], found["lossless"]) == ("ngram", "lossless", True)
+    assert (found["drafter"], found["verifier"], found["lossless"]) == ("auto", "lossless", True)
     assert done.stderr == ""
 
 
@@ -215,7 +215,7 @@ def test_an_interrupted_answer_ends_quietly(run: Run, target: Writer) -> None:
 
 
 def test_chat_keeps_the_conversation_and_reads_it_once(run: Run, target: Writer) -> None:
-    done = run("chat", stdin="Hello\n\nMore\n/reset\nAgain\n/exit\nNever\n")
+    done = run("chat", "--drafter", "ngram", stdin="Hello\n\nMore\n/reset\nAgain\n/exit\nNever\n")
     assert (done.exit_code, done.stdout) == (0, f"{POEM}\n" * 3)
     first = b"<user>Hello<assistant>"
     assert target.prompts == [

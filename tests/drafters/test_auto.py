@@ -11,7 +11,6 @@ from slimtier.sampling import Noise
 from slimtier.types import SamplingParams, Verdict
 
 
-
 def context(tokens, key=0, **sampling):
     return DraftContext(key, tokens, 1, SamplingParams(**sampling), Noise(0, "drafter"))
 
@@ -78,7 +77,9 @@ def test_it_stops_drafting_what_is_never_accepted_and_goes_on_where_all_is():
             draft = drafter.propose([context(tokens)], [10])[0]
             drafter._asked -= 0.010 + 0.0005 * len(draft.token_ids)  # the time a step would take
             length = len(draft.token_ids)
-            drafter.observe([0], [verdict(length if accepted_share else 0, length if accepted_share else min(1, length))])
+            drafter.observe(
+                [0], [verdict(length if accepted_share else 0, length if accepted_share else min(1, length))]
+            )
         assert len(drafter.propose([context(tokens)], [10])[0].token_ids) == expected
 
 
@@ -91,7 +92,9 @@ def test_sampled_rows_decide_alike_whatever_the_clock_and_the_company():
             rows = [context(tokens, key=0, temperature=1.0)] + [context(tokens, key=1 + i) for i in range(company)]
             drafts = drafter.propose(rows, [10] * len(rows))
             drafter._asked -= delay * (1 + len(drafts[0].token_ids))
-            drafter.observe([row.key for row in rows], [verdict(min(1, len(d.token_ids)), min(2, len(d.token_ids))) for d in drafts])
+            drafter.observe(
+                [row.key for row in rows], [verdict(min(1, len(d.token_ids)), min(2, len(d.token_ids))) for d in drafts]
+            )
             lengths.append(len(drafts[0].token_ids))
     assert lengths[:8] == lengths[8:]
 

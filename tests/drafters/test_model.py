@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.stubs import StubTarget, plain_tokens, speculate
 
 from slimtier.drafters.base import DraftContext
 from slimtier.drafters.model import ModelDrafter
@@ -15,6 +14,7 @@ from slimtier.noise import Noise
 from slimtier.sampling import probabilities, process, sample
 from slimtier.types import Draft, Route, SamplingParams
 from slimtier.verifiers.lossless import LosslessVerifier
+from tests.stubs import StubTarget, plain_tokens, speculate
 
 PROMPT = (10, 3, 77, 5)
 SETTINGS = {

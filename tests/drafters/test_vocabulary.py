@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.stubs import StubTarget
 
 from slimtier.drafters.vocabulary import check_vocabulary
 from slimtier.errors import VocabularyError
+from tests.stubs import StubTarget
 
 WORDS = {0: "<s>", 1: "the", 2: "sky", 3: "blue"}
 TARGET = replace(StubTarget(4).info, name="big")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.stubs import ScriptedDrafter, StubTarget, empty, mixed, oracle, plain_tokens, speculate, wrong
-from tests.verifying import PROMPT, drawn_near, sampled
-
 from slimtier.drafters.base import DraftContext
 from slimtier.noise import Noise
 from slimtier.types import Draft, SamplingParams
 from slimtier.verifiers.base import VerifyRow
 from slimtier.verifiers.lossless import LosslessVerifier
+from tests.stubs import ScriptedDrafter, StubTarget, empty, mixed, oracle, plain_tokens, speculate, wrong
+from tests.verifying import PROMPT, drawn_near, sampled
 
 
 def batch() -> tuple[list[tuple[int, ...]], list[SamplingParams]]:

@@ -9,14 +9,14 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.stubs import StubTarget, plain_tokens
-from tests.verifying import PROMPT, sampled, verify_one
 
 from slimtier.errors import InputError, NonFiniteError
 from slimtier.noise import Noise
 from slimtier.types import Draft, SamplingParams
 from slimtier.verifiers.base import VerifyRow
 from slimtier.verifiers.lossless import LosslessVerifier
+from tests.stubs import StubTarget, plain_tokens
+from tests.verifying import PROMPT, sampled, verify_one
 
 LETTERS, DIGITS, STOP = range(0, 10), range(10, 20), 20
 

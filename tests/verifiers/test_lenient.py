@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.stubs import StubTarget, plain_tokens, speculate, wrong
 
 from slimtier.errors import ConfigError, InputError
 from slimtier.noise import Noise
@@ -12,6 +11,7 @@ from slimtier.types import Draft, SamplingParams
 from slimtier.verifiers.base import VerifyRow
 from slimtier.verifiers.lenient import LenientVerifier
 from slimtier.verifiers.lossless import LosslessVerifier
+from tests.stubs import StubTarget, plain_tokens, speculate, wrong
 
 TARGET_PROBS = torch.tensor([0.6, 0.3, 0.1])
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.stubs import StubTarget, mixed, speculate
-from tests.verifying import PROMPT, sampled, verify_one
 
 from slimtier.types import Draft, SamplingParams
 from slimtier.verifiers.lossless import LosslessVerifier
+from tests.stubs import StubTarget, mixed, speculate
+from tests.verifying import PROMPT, sampled, verify_one
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from tests.stubs import ScriptedDrafter, StubTarget, empty, mixed, oracle, plain_tokens, speculate, wrong
-from tests.verifying import PROMPT, sampled, verify_one
 
 from slimtier.types import Draft, SamplingParams
 from slimtier.verifiers.lossless import LosslessVerifier
+from tests.stubs import ScriptedDrafter, StubTarget, empty, mixed, oracle, plain_tokens, speculate, wrong
+from tests.verifying import PROMPT, sampled, verify_one
 
 DRAFTERS: dict[str, Callable[[StubTarget], ScriptedDrafter]] = {
     "oracle": oracle,

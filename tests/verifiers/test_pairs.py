@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tests.stubs import ScriptedDrafter, StubTarget, drawn, speculate
-from tests.verifying import sampled
 
 from slimtier.drafters.base import DraftContext
 from slimtier.sampling import probabilities
 from slimtier.types import Draft, SamplingParams
 from slimtier.verifiers.lossless import LosslessVerifier
+from tests.stubs import ScriptedDrafter, StubTarget, drawn, speculate
+from tests.verifying import sampled
 
 SIZE = 4
 TABLE = torch.tensor([[1.0, 0.2, -0.5, 0.4], [-1.0, 0.8, 0.3, 0.0], [0.5, 0.5, 0.1, -2.0], [0.0, -0.3, 1.2, 0.6]])

@@ -66,7 +66,8 @@ class Beliefs:
 
 
 def best_length(chances: Sequence[float], fixed: float, per_token: float) -> int:
-    """The draft length that maximises expected tokens ÷ time, (1 + Σᵢ Πⱼ≤ᵢ chanceⱼ) / (fixed + per_token · (1 + length)).
+    """The draft length that maximises expected tokens ÷ time:
+    (1 + Σᵢ Πⱼ≤ᵢ chanceⱼ) / (fixed + per_token · (1 + length)).
 
     Example: chances .5 .5 .5, fixed 9, per_token 1: 1/10, 1.5/11, 1.75/12, 1.875/13, so the best length is 2.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRow:
-    """One row as a verifier sees it. `token_ids` is prompt + output so far; `logprobs` asks for the top n (None = no)."""
+    """One row as a verifier sees it. `token_ids` is prompt + output so far; `logprobs`: report the top n (None: no)."""
 
     token_ids: Sequence[int]
     num_prompt_tokens: int

@@ -1,0 +1,65 @@
+"""What the documentation tells a reader to run is what CI runs, and it runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from slimtier.cli.main import app
+from slimtier.registry import DRAFTERS, VERIFIERS
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page that are marked as `language`."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_two_commands_are_those_of_ci(root: Path) -> None:
+    commands = [block.strip() for block in blocks(root / "README.md", "sh")]
+    assert commands == [
+        'pip install . && slimtier generate "Explain why the sky is blue."',
+        "pip install '.[test]' && pytest",
+    ]
+    lines = (root / ".ci" / "run").read_text().splitlines()
+    for command in commands:
+        assert f"({command})" in lines
+
+
+def test_every_verb_drafter_and_verifier_is_named(root: Path) -> None:
+    text = (root / "README.md").read_text()
+    command: Any = get_command(app)
+    for verb in command.commands:
+        assert f"`slimtier {verb}" in text
+    for name in (*DRAFTERS, *VERIFIERS):
+        assert f"| `{name}` |" in text
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/*.md"])
+def test_links_lead_somewhere(page: str, root: Path) -> None:
+    pages = list(root.glob(page))
+    assert pages
+    for found in pages:
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", found.read_text()):
+            assert (found.parent / link).exists(), f"{found.name} links to {link}"
+
+
+def test_what_the_tree_names_is_there(root: Path) -> None:
+    (tree,) = [block for block in blocks(root / "README.md", "text") if block.startswith("src/")]
+    for line in tree.splitlines():
+        names = re.split(r"\s{2,}", line.strip())[0].split()
+        folder = root / "src/slimtier" if line.startswith("  ") else root
+        for name in names:
+            assert (folder / name).exists(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_a_page_runs(page: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks(root / page, "python"):
+        exec(block, names)
+    assert capsys.readouterr().out.strip()
