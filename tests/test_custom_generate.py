@@ -3,81 +3,27 @@
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from scipy.stats import chisquare
 from transformers import (
     LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
-    SynthIDTextWatermarkingConfig,
     WatermarkingConfig,
 )
 
 import slimtier
-from slimtier.errors import ConfigError, InputError, VocabularyError
+from slimtier.errors import VocabularyError
 from slimtier.models.hf import HfTarget
 from slimtier.models.hf_load import decoder_layers
-from tests.models.hf_models import COMMON, CONFIGS, VOCAB, build, one_thread, sequence
+from tests.generating import FAMILIES, NEW, assert_as_plain, batch, model_of, self_drafting, speculation
+from tests.models.hf_models import COMMON, CONFIGS, VOCAB, build
 from tests.small_tokenizer import small_tokenizer
-
-FAMILIES = ["llama", "qwen3", "gemma3", "mixtral", "gpt2", "t5"]
-NEW = 16
-EXTRA_SETTINGS: dict[str, dict[str, Any]] = {"layer_skip": {"skip_layers": [1]}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _threads() -> Iterator[None]:
-    with one_thread():
-        yield
-
-
-@functools.cache
-def model_of(family: str) -> Any:
-    config = CONFIGS[family]()
-    if family == "t5":  # transformers' own generate has caches for as many layers as the encoder has
-        config.num_decoder_layers = config.num_layers
-    return build(config)
-
-
-def batch(family: str, rows: int = 3) -> dict[str, torch.Tensor]:
-    """Prompts of unequal length, of which the second repeats itself; padded on the left (an encoder's on the right)."""
-    texts = [sequence(7, 4), [9, 8, 7, 6, 9, 8, 7, 6, 9, 8], sequence(3, 5)][:rows]
-    length = max(len(text) for text in texts)
-    left = CONFIGS[family]().is_encoder_decoder is False
-    ids, mask = [], []
-    for text in texts:
-        fill = [0] * (length - len(text))
-        ids.append([*fill, *text] if left else [*text, *fill])
-        mask.append([0] * len(fill) + [1] * len(text) if left else [1] * len(text) + [0] * len(fill))
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-
-
-@functools.cache
-def speculation(drafter: str, k: int = 4) -> Any:
-    """A callable that many tests share: its parts are made once for a model."""
-    return slimtier.custom_generate(drafter=drafter, num_speculative_tokens=k, **EXTRA_SETTINGS.get(drafter, {}))
-
-
-@functools.cache
-def self_drafting(family: str, k: int = 4) -> Any:
-    """A draft that is nearly always right: blocks are accepted whole, and ends fall inside them."""
-    return slimtier.custom_generate(drafter="draft_model", draft_model=model_of(family), num_speculative_tokens=k)
-
-
-def assert_as_plain(model: Any, speculate: Any, **options: Any) -> torch.Tensor:
-    plain = model.generate(**options)
-    found = model.generate(**options, custom_generate=speculate)
-    assert found.tolist() == plain.tolist()
-    assert found.dtype == plain.dtype
-    return plain
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -371,93 +317,6 @@ def test_a_dictionary_without_scores_is_for_any_batch() -> None:
     assert found.get("scores") is None
 
 
-@functools.cache
-def small_vocabulary(seed: int) -> Any:
-    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    config = transformers.LlamaConfig(
-        **{**COMMON, **shape, "vocab_size": 6, "num_key_value_heads": 1, "eos_token_id": 5, "pad_token_id": 5}
-    )
-    model = build(config)
-    with torch.no_grad():
-        model.lm_head.weight.copy_(0.4 * torch.randn(6, 8, generator=torch.Generator().manual_seed(seed)))
-    return model
-
-
-def expected_pairs(model: Any, prompt: list[int], **options: Any) -> torch.Tensor:
-    """The probabilities [6, 6] of two sampled tokens, one forward of the model each; the end token is followed by
-    itself as padding."""
-
-    def row(ids: list[int]) -> torch.Tensor:
-        out = model.generate(
-            torch.tensor([ids]), max_new_tokens=1, return_dict_in_generate=True, output_scores=True, **options
-        )
-        return out.scores[0][0].softmax(-1)
-
-    first = row(prompt)
-    ended = torch.eye(6)[5]
-    return torch.stack([first[t] * (ended if t == 5 else row([*prompt, t])) for t in range(6)])
-
-
-WARPERS: dict[str, dict[str, Any]] = {
-    "plain": {"top_k": 0},
-    "cold": {"temperature": 0.6, "top_k": 4},
-    "hot": {"temperature": 1.8, "top_p": 0.85, "top_k": 0},
-    "min_p": {"min_p": 0.12, "top_k": 0},
-    "typical": {"typical_p": 0.7, "top_k": 0, "repetition_penalty": 1.2},
-}
-
-
-def sampled_pairs(model: Any, speculate: Any, prompt: list[int], draws: int, **options: Any) -> torch.Tensor:
-    """How often each of the 36 pairs was drawn."""
-    torch.manual_seed(7)
-    ids = torch.tensor([prompt])
-    out = model.generate(ids, max_new_tokens=2, num_return_sequences=draws, custom_generate=speculate, **options)
-    pairs = out[:, len(prompt) :]
-    assert pairs.shape == (draws, 2)
-    return torch.bincount(pairs[:, 0] * 6 + pairs[:, 1], minlength=36).double()
-
-
-@pytest.mark.parametrize(("drafter", "warpers"), [*(("draft_model", name) for name in WARPERS), ("ngram", "hot")])
-def test_sampling_has_the_distribution_of_generate(drafter: str, warpers: str) -> None:
-    model, prompt, draws = small_vocabulary(0), [1, 2, 3, 1, 2], 500
-    draft = {"draft_model": small_vocabulary(1)} if drafter == "draft_model" else {}
-    speculate = slimtier.custom_generate(drafter=drafter, num_speculative_tokens=3, **draft)
-    counts = sampled_pairs(model, speculate, prompt, draws, do_sample=True, **WARPERS[warpers])
-    expected = expected_pairs(model, prompt, do_sample=True, **WARPERS[warpers]).flatten().double()
-    assert counts[expected == 0].sum() == 0
-    known = expected > 0
-    wanted = expected[known] / expected.sum() * draws
-    assert chisquare(counts[known].numpy(), wanted.numpy()).pvalue > 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["ngram", "draft_model"])
-def test_sampling_is_near_the_distribution_of_generate_in_many_draws(drafter: str) -> None:
-    model, prompt, draws = small_vocabulary(0), [1, 2, 3, 1, 2], 20_000
-    draft = {"draft_model": small_vocabulary(1)} if drafter == "draft_model" else {}
-    speculate = slimtier.custom_generate(drafter=drafter, num_speculative_tokens=3, **draft)
-    options = {"do_sample": True, **WARPERS["hot"]}
-    counts = sampled_pairs(model, speculate, prompt, draws, **options)
-    expected = expected_pairs(model, prompt, **options).flatten().double()
-    assert float((counts / draws - expected).abs().sum() / 2) < 0.02
-
-
-def test_a_seed_repeats_a_sampled_answer_and_greedy_takes_no_random_number() -> None:
-    model, options = model_of("llama"), {"do_sample": True, "max_new_tokens": 8, "temperature": 2.0}
-    answers = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        answers.append(model.generate(**batch("llama"), **options, custom_generate=speculation("ngram")).tolist())
-    assert answers[0] == answers[1] != answers[2]
-    again = model.generate(**batch("llama"), **options, custom_generate=speculation("ngram")).tolist()
-    assert again != answers[2]
-    copies = model.generate(**batch("llama", 1), **options, num_return_sequences=3, custom_generate=speculation("none"))
-    assert len({tuple(row) for row in copies.tolist()}) == 3
-    before = torch.get_rng_state()
-    model.generate(**batch("llama"), max_new_tokens=4, custom_generate=speculation("ngram"))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("family", ["llama", "t5"])
 def test_copies_of_a_prompt_stand_beside_it(family: str) -> None:
     model, inputs = model_of(family), batch(family)
@@ -515,85 +374,6 @@ def test_the_public_name_is_the_function_however_often_it_is_asked_for() -> None
     assert "custom_generate" in dir(slimtier)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"drafter": "ngrm"}, "did you mean 'ngram'"),
-        ({"verifier": "lenient"}, "needs the setting lenience"),
-        ({"drafter": "draft_model"}, "needs the setting draft_model"),
-        ({"drafter": "draft_model", "draft_model": 5}, "draft_model is 5"),
-        ({"min_ngrm": 2}, "did you mean 'min_ngram'"),
-        ({"num_speculative_tokens": -1}, "num_speculative_tokens is -1"),
-    ],
-)
-def test_settings_are_refused_at_once(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        slimtier.custom_generate(**settings)
-
-
-def mask(*rows: list[int]) -> torch.Tensor:
-    return torch.tensor(rows)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_beams": 2}, "beam search .set by num_beams"),
-        ({"num_beams": 2, "do_sample": True}, "beam sample .set by num_beams"),
-        ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
-        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens"),
-        ({"assistant_model": "itself"}, "assistant_model"),
-        ({"synced_gpus": True}, "synced_gpus"),
-        ({"guidance_scale": 1.5}, "UnbatchedClassifierFreeGuidance"),
-        (
-            {"watermarking_config": SynthIDTextWatermarkingConfig(keys=[1, 2], ngram_len=2), "do_sample": True},
-            "SynthID",
-        ),
-        ({"use_cache": False}, "use_cache=False"),
-        ({"cache_implementation": "offloaded"}, "cache_implementation='offloaded'"),
-        ({"cache": transformers.DynamicCache()}, "was given a cache"),
-        ({"return_dict_in_generate": True, "output_attentions": True}, "output_attentions"),
-        ({"return_dict_in_generate": True, "output_hidden_states": True}, "output_hidden_states"),
-        ({"return_dict_in_generate": True, "output_scores": True}, "one row, and there are 2"),
-        ({"return_dict_in_generate": True, "output_logits": True}, "one row, and there are 2"),
-        ({"max_new_tokens": 61}, "5 tokens and may grow by 61, and the model holds 64: .* at most 60"),
-        ({"attention_mask": mask([1] * 5, [1, 0, 1, 1, 1])}, "attention_mask of row 1"),
-        ({"attention_mask": mask([1] * 5, [1, 1, 1, 0, 0])}, "attention_mask of row 1"),
-        ({"attention_mask": mask([1] * 5, [0] * 5)}, "attention_mask of row 1"),
-        ({"position_ids": torch.tensor([[3, 4, 5, 6, 7]] * 2)}, "position_ids of row 0"),
-        ({"inputs_embeds": torch.zeros(2, 5, 32)}, "inputs_embeds"),
-    ],
-)
-def test_what_cannot_be_served_is_refused_by_name(options: dict[str, Any], message: str) -> None:
-    model, calls = model_of("llama"), []
-    given = {name: model if value == "itself" else value for name, value in options.items()}
-    hook = model.register_forward_hook(lambda *_: calls.append(1))
-    try:
-        with pytest.raises((ConfigError, InputError), match=message) as caught:
-            model.generate(
-                **{"input_ids": torch.full((2, 5), 9), "max_new_tokens": 4, **given},
-                custom_generate=slimtier.custom_generate(drafter="ngram"),
-            )
-        assert "\n" not in str(caught.value)
-        assert len(calls) <= 10  # nothing but the check of the wrapped model
-    finally:
-        hook.remove()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"attention_mask": mask([1] * 5, [0, 1, 1, 1, 1])}, "attention_mask of the encoder"),
-        ({"decoder_input_ids": mask([0, 5], [0, 5]), "decoder_attention_mask": mask([1, 1], [0, 1])}, "decoder_attent"),
-    ],
-)
-def test_an_encoder_decoder_refuses_masks_it_cannot_cut(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        model_of("t5").generate(
-            torch.full((2, 5), 9), max_new_tokens=4, custom_generate=speculation("ngram"), **options
-        )
-
-
 def test_an_encoder_decoder_goes_on_from_decoder_tokens_and_given_states() -> None:
     model, inputs = model_of("t5"), batch("t5")
     start = torch.tensor([[0, 5, 6], [0, 7, 8], [0, 5, 9]])
@@ -605,23 +385,6 @@ def test_an_encoder_decoder_goes_on_from_decoder_tokens_and_given_states() -> No
     changed = model.generate(**copy.deepcopy(options))
     assert model.generate(**options, custom_generate=speculation("ngram")).tolist() == changed.tolist()
     assert changed.tolist() != model.generate(**inputs, max_new_tokens=NEW).tolist()
-
-
-def test_drafters_of_a_decoder_are_refused_for_an_encoder_decoder() -> None:
-    for settings in ({"drafter": "layer_skip", "skip_layers": 1}, {"drafter": "draft_model", "draft_model": "x"}):
-        speculate = slimtier.custom_generate(**settings)
-        with pytest.raises(ConfigError, match="encoder-decoder"):
-            model_of("t5").generate(torch.full((1, 5), 9), max_new_tokens=4, custom_generate=speculate)
-
-
-def test_a_model_in_training_mode_is_refused_and_left_so() -> None:
-    model, speculate = build(CONFIGS["llama"]()).train(), slimtier.custom_generate(drafter="ngram")
-    with pytest.raises(InputError, match=r"call model\.eval"):
-        model.generate(**batch("llama"), max_new_tokens=4, custom_generate=speculate)
-    assert model.training
-    draft = slimtier.custom_generate(drafter="draft_model", draft_model=model)
-    with pytest.raises(InputError, match=r"call draft_model\.eval"):
-        model_of("llama").generate(**batch("llama"), max_new_tokens=4, custom_generate=draft)
 
 
 def test_one_callable_serves_several_models() -> None:
