@@ -2,11 +2,14 @@
 
     python -m benchmarks.kernel_limits --peer-python /path/to/peers/bin/python
 
-Bandwidth: the sum over 256 MB on all threads, by torch and by a compiled loop, in several rounds before and after the
-rest; the limit is the best round of the better of the two. A forward of T tokens is what verifying T - 1 drafted tokens
-costs: all layers and the argmax of every row, after a prompt of 64 tokens whose cache is cropped back. llama.cpp
-evaluates T tokens of the same file with every row's logits, at the best thread count for each T. Precisions and peer
-take turns within each round; all numbers are medians over the rounds.
+Bandwidth: the sum over 256 MB on all threads by torch, in every round beside the steps (the better of two reads), since
+a shared machine's memory is not the same from one second to the next; and once before and after, by torch and by a
+compiled loop, for the best that was ever seen. A step's fraction of the limit is taken round by round.
+
+A forward of T tokens is what verifying T - 1 drafted tokens costs: all layers and the argmax of every row, after a
+prompt of 64 tokens whose cache is cropped back. llama.cpp evaluates T tokens of the same file with every row's logits,
+at the best thread count for each T. Precisions and peer take turns within each round; all numbers are medians over the
+rounds.
 """
 
 from __future__ import annotations
@@ -51,6 +54,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         for reader, rates in read_bandwidth(loop, arguments).items():
             reads[reader] += rates
         report(targets, rows, reads, out)
+
+
+def read_once(values: Any, threads: int) -> float:
+    """GB/s of the better of two sums over `values` by torch; then torch's threads are let go to sleep."""
+    import torch
+
+    torch.set_num_threads(threads)
+    seconds = []
+    for _ in range(2):
+        started = time.perf_counter()
+        values.sum()
+        seconds.append(time.perf_counter() - started)
+    torch.set_num_threads(1)
+    time.sleep(0.02)
+    return READ_BYTES / 1e9 / min(seconds)
 
 
 def read_bandwidth(loop: CompiledProgram, arguments: argparse.Namespace) -> dict[str, list[float]]:
@@ -116,18 +134,25 @@ def measure(
 ) -> dict[tuple[str, int], dict[str, list[float]]]:
     """For (system, T) the values of every round. A step that follows another precision's finds the processor's caches
     cold, as a decoding step does not: so each is taken twice, and the second counts."""
+    import torch
+
     rng = random.Random(arguments.seed)
     vocabulary = min(target.info.vocab_size for target in targets.values())
     prompt = [rng.randrange(vocabulary) for _ in range(PROMPT_TOKENS)]
     benches = {name: Bench(target, prompt) for name, target in targets.items()}
     found: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values = torch.ones(READ_BYTES // 4)
     for number in range(rounds):
         for size in SIZES:
             tokens = [rng.randrange(vocabulary) for _ in range(size)]
             for name, bench in benches.items():
+                limit = read_once(values, arguments.threads) if size == 1 else 0.0
                 bench.step(tokens)
                 for key, value in bench.step(tokens).items():
                     found[name, size][key].append(value)
+                if limit:
+                    rate = bench.target.info.weight_bytes / 1e9 / found[name, size]["seconds"][-1]
+                    found[name, size]["fraction"].append(rate / limit)
             for threads in range(1, arguments.threads + 1) if peer else ():
                 seconds = _peer_seconds(peer, prompt, tokens, threads)
                 found[f"llama.cpp, {threads} threads", size]["seconds"] += seconds
@@ -162,9 +187,16 @@ def report(
         step = medians[name, 1]
         rate = target.info.weight_bytes / 1e9 / step["seconds"]
         share = step["outside"] / step["seconds"]
-        plain.append([name, target.info.weight_bytes / 1e6, 1e3 * step["seconds"], rate, rate / limit, share])
-        out.write("step", precision=name, gb_per_s=rate, fraction_of_limit=rate / limit, share_outside_linears=share)
-    headers = ["precision", "weights, MB", "step, ms", "GB/s", "of the best read", "share outside the linears"]
+        beside = step["fraction"]
+        plain.append([name, target.info.weight_bytes / 1e6, 1e3 * step["seconds"], rate, beside, rate / limit, share])
+        out.write(
+            "step", precision=name, gb_per_s=rate, fraction_of_read_beside=beside, fraction_of_best_read=rate / limit,
+            share_outside_linears=share,
+        )  # fmt: skip
+    headers = [
+        "precision", "weights, MB", "step, ms", "GB/s", "of the read beside it", "of the best read",
+        "share outside the linears",
+    ]  # fmt: skip
     print(markdown_table(headers, plain) + "\n")
     systems = dict.fromkeys(system for system, _ in medians)
     forwards = []
