@@ -48,47 +48,46 @@ inline void store_codes(int8_t* p, const I8 (&a)[4]) {
 }
 inline bool any_not_below(F8 a, float x) { return _mm256_movemask_ps(_mm256_cmp_ps(a.v, _mm256_set1_ps(x), _CMP_NLE_UQ)) != 0; }
 
-// q8: 8 rows x 2 k of weights, widened to int16.
+// q8: 8 rows x 2 k of weights, widened to int16; Pair: 2 k of one token.
 struct W16 { __m256i v; };
+struct Pair { __m256i v; };
 inline W16 load_w16(const uint8_t* p) { return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+inline __m256i splat_32(const void* x) {
+  int32_t bits;
+  __builtin_memcpy(&bits, x, 4);
+  return _mm256_set1_epi32(bits);
+}
+inline Pair splat_pair(const int16_t* x) { return {splat_32(x)}; }
 // acc[row] += w[row][0] * x[0] + w[row][1] * x[1]: int16 products never overflow int32 (2 * 128 * 32767 a step).
-inline I8 dot2(I8 acc, W16 w, const int16_t* x) {
-  int32_t pair;
-  __builtin_memcpy(&pair, x, 4);
+inline I8 add_pair(I8 acc, W16 w, Pair x) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-  return {_mm256_dpwssd_epi32(acc.v, w.v, _mm256_set1_epi32(pair))};
+  return {_mm256_dpwssd_epi32(acc.v, w.v, x.v)};
 #else
-  return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(w.v, _mm256_set1_epi32(pair)))};
+  return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(w.v, x.v))};
 #endif
 }
 
-// q4: 8 k of 8 rows, unpacked to two vectors of bytes 0 .. 15 (k .. k+3 and k+4 .. k+7).
-struct N8 { __m256i low, high; };
-inline N8 load_nibbles(const uint8_t* p) {
-  const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), mask = _mm256_set1_epi8(15);
-  return {_mm256_and_si256(packed, mask), _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask)};
-}
-inline __m256i splat_quad(const int8_t* x) {
-  int32_t quad;
-  __builtin_memcpy(&quad, x, 4);
-  return _mm256_set1_epi32(quad);
-}
+// q4: 8 k of 8 rows are two vectors of bytes 0 .. 15, k .. k+3 (low) and k+4 .. k+7 (high); Quad: 4 k of one token.
 // Sums over at most 32 k. Without VNNI the products are summed in int16: 8 of them reach at most
 // 8 * 2 * 15 * 127 = 30480 < 32767, so nothing saturates, and each lane is widened once.
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-inline I8 zero_nibbles() { return zero_int(); }
-using Nibbles = I8;
-inline I8 add_nibbles(I8 a, const N8& w, const int8_t* x) {
-  return {_mm256_dpbusd_epi32(_mm256_dpbusd_epi32(a.v, w.low, splat_quad(x)), w.high, splat_quad(x + 4))};
+struct U8 { __m256i v; };
+struct Quad { __m256i v; };
+inline U8 low_nibbles(const uint8_t* p) {
+  return {_mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_set1_epi8(15))};
 }
+inline U8 high_nibbles(const uint8_t* p) {
+  return {_mm256_and_si256(_mm256_srli_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), 4), _mm256_set1_epi8(15))};
+}
+inline Quad splat_quad(const int8_t* x) { return {splat_32(x)}; }
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+using Nibbles = I8;
+inline I8 zero_nibbles() { return zero_int(); }
+inline I8 add_quad(I8 a, U8 w, Quad x) { return {_mm256_dpbusd_epi32(a.v, w.v, x.v)}; }
 inline I8 sum_nibbles(I8 a) { return a; }
 #else
 struct Nibbles { __m256i v; };
 inline Nibbles zero_nibbles() { return {_mm256_setzero_si256()}; }
-inline Nibbles add_nibbles(Nibbles a, const N8& w, const int8_t* x) {
-  const __m256i low = _mm256_maddubs_epi16(w.low, splat_quad(x)), high = _mm256_maddubs_epi16(w.high, splat_quad(x + 4));
-  return {_mm256_add_epi16(_mm256_add_epi16(a.v, low), high)};
-}
+inline Nibbles add_quad(Nibbles a, U8 w, Quad x) { return {_mm256_add_epi16(a.v, _mm256_maddubs_epi16(w.v, x.v))}; }
 inline I8 sum_nibbles(Nibbles a) { return {_mm256_madd_epi16(a.v, _mm256_set1_epi16(1))}; }
 #endif
 
@@ -138,24 +137,32 @@ inline bool any_not_below(F8 a, float x) {
 }
 
 struct W16 { int16x8_t a, b; };
+struct Pair { int16x8_t v; };
 inline W16 load_w16(const uint8_t* p) {
   const int8x16_t w = vld1q_s8(reinterpret_cast<const int8_t*>(p));
   return {vmovl_s8(vget_low_s8(w)), vmovl_high_s8(w)};
 }
-inline I8 dot2(I8 acc, W16 w, const int16_t* x) {
-  int32_t pair;
-  __builtin_memcpy(&pair, x, 4);
-  const int16x8_t v = vreinterpretq_s16_s32(vdupq_n_s32(pair));
-  return {vaddq_s32(acc.a, vpaddq_s32(vmull_s16(vget_low_s16(w.a), vget_low_s16(v)), vmull_high_s16(w.a, v))),
-          vaddq_s32(acc.b, vpaddq_s32(vmull_s16(vget_low_s16(w.b), vget_low_s16(v)), vmull_high_s16(w.b, v)))};
+inline int32x4_t splat_32(const void* x) {
+  int32_t bits;
+  __builtin_memcpy(&bits, x, 4);
+  return vdupq_n_s32(bits);
+}
+inline Pair splat_pair(const int16_t* x) { return {vreinterpretq_s16_s32(splat_32(x))}; }
+inline I8 add_pair(I8 acc, W16 w, Pair x) {
+  return {vaddq_s32(acc.a, vpaddq_s32(vmull_s16(vget_low_s16(w.a), vget_low_s16(x.v)), vmull_high_s16(w.a, x.v))),
+          vaddq_s32(acc.b, vpaddq_s32(vmull_s16(vget_low_s16(w.b), vget_low_s16(x.v)), vmull_high_s16(w.b, x.v)))};
 }
 
-struct N8 { int8x16_t low_a, low_b, high_a, high_b; };
-inline N8 load_nibbles(const uint8_t* p) {
-  const uint8x16_t a = vld1q_u8(p), b = vld1q_u8(p + 16), mask = vdupq_n_u8(15);
-  return {vreinterpretq_s8_u8(vandq_u8(a, mask)), vreinterpretq_s8_u8(vandq_u8(b, mask)),
-          vreinterpretq_s8_u8(vshrq_n_u8(a, 4)), vreinterpretq_s8_u8(vshrq_n_u8(b, 4))};
+struct U8 { int8x16_t a, b; };
+struct Quad { int8x16_t v; };
+inline U8 low_nibbles(const uint8_t* p) {
+  const uint8x16_t mask = vdupq_n_u8(15);
+  return {vreinterpretq_s8_u8(vandq_u8(vld1q_u8(p), mask)), vreinterpretq_s8_u8(vandq_u8(vld1q_u8(p + 16), mask))};
 }
+inline U8 high_nibbles(const uint8_t* p) {
+  return {vreinterpretq_s8_u8(vshrq_n_u8(vld1q_u8(p), 4)), vreinterpretq_s8_u8(vshrq_n_u8(vld1q_u8(p + 16), 4))};
+}
+inline Quad splat_quad(const int8_t* x) { return {vreinterpretq_s8_s32(splat_32(x))}; }
 inline int32x4_t dot4(int32x4_t acc, int8x16_t w, int8x16_t x) {
 #if defined(__ARM_FEATURE_DOTPROD)
   return vdotq_s32(acc, w, x);
@@ -165,12 +172,7 @@ inline int32x4_t dot4(int32x4_t acc, int8x16_t w, int8x16_t x) {
 }
 using Nibbles = I8;
 inline I8 zero_nibbles() { return zero_int(); }
-inline I8 add_nibbles(I8 acc, const N8& w, const int8_t* x) {
-  int32_t quads[2];
-  __builtin_memcpy(quads, x, 8);
-  const int8x16_t low = vreinterpretq_s8_s32(vdupq_n_s32(quads[0])), high = vreinterpretq_s8_s32(vdupq_n_s32(quads[1]));
-  return {dot4(dot4(acc.a, w.low_a, low), w.high_a, high), dot4(dot4(acc.b, w.low_b, low), w.high_b, high)};
-}
+inline I8 add_quad(I8 acc, U8 w, Quad x) { return {dot4(acc.a, w.a, x.v), dot4(acc.b, w.b, x.v)}; }
 inline I8 sum_nibbles(I8 a) { return a; }
 
 #else  // plain C++
@@ -229,25 +231,34 @@ inline bool any_not_below(F8 a, float x) {
 }
 
 struct W16 { int16_t v[16]; };
+struct Pair { int16_t v[2]; };
 inline W16 load_w16(const uint8_t* p) {
   W16 w;
   for (int i = 0; i < 16; ++i) w.v[i] = int8_t(p[i]);
   return w;
 }
-inline I8 dot2(I8 acc, W16 w, const int16_t* x) {
+inline Pair splat_pair(const int16_t* x) { return {{x[0], x[1]}}; }
+inline I8 add_pair(I8 acc, W16 w, Pair x) {
   I8 r;
-  SLIMTIER_LANES(acc.v[i] + w.v[2 * i] * x[0] + w.v[2 * i + 1] * x[1]);
+  SLIMTIER_LANES(acc.v[i] + w.v[2 * i] * x.v[0] + w.v[2 * i + 1] * x.v[1]);
 }
-struct N8 { uint8_t packed[32]; };
-inline N8 load_nibbles(const uint8_t* p) {
-  N8 n;
-  __builtin_memcpy(n.packed, p, 32);
-  return n;
+struct U8 { uint8_t v[32]; };
+struct Quad { int8_t v[4]; };
+inline U8 low_nibbles(const uint8_t* p) {
+  U8 w;
+  for (int i = 0; i < 32; ++i) w.v[i] = p[i] & 15;
+  return w;
 }
+inline U8 high_nibbles(const uint8_t* p) {
+  U8 w;
+  for (int i = 0; i < 32; ++i) w.v[i] = p[i] >> 4;
+  return w;
+}
+inline Quad splat_quad(const int8_t* x) { return {{x[0], x[1], x[2], x[3]}}; }
 using Nibbles = I8;
 inline I8 zero_nibbles() { return zero_int(); }
-inline I8 add_nibbles(I8 acc, const N8& w, const int8_t* x) {
-  for (int i = 0; i < 32; ++i) acc.v[i / 4] += (w.packed[i] & 15) * x[i % 4] + (w.packed[i] >> 4) * x[4 + i % 4];
+inline I8 add_quad(I8 acc, U8 w, Quad x) {
+  for (int i = 0; i < 32; ++i) acc.v[i / 4] += w.v[i] * x.v[i % 4];
   return acc;
 }
 inline I8 sum_nibbles(I8 a) { return a; }
