@@ -19,7 +19,7 @@ from slimtier import decode
 from slimtier.drafters.base import Drafter
 from slimtier.drafters.model import ModelDrafter
 from slimtier.drafters.vocabulary import check_vocabulary
-from slimtier.engine import SPECULATIVE_TOKENS, check_count
+from slimtier.engine import check_count
 from slimtier.errors import ConfigError, InputError
 from slimtier.hf_columns import Columns, Recorder, RowProcessor, RowText
 from slimtier.hf_request import Prompts, read_prompts, refuse
@@ -38,7 +38,7 @@ def custom_generate(
     *,
     drafter: str = "auto",
     verifier: str = "lossless",
-    num_speculative_tokens: int = SPECULATIVE_TOKENS,
+    num_speculative_tokens: int | None = None,
     **settings: Any,
 ) -> CustomGenerate:
     """What `generate` of a transformers model takes as `custom_generate`: its own loop, with speculation.
@@ -51,8 +51,10 @@ def custom_generate(
     the same distribution, and is repeatable with torch.manual_seed. Raises ConfigError for a name or setting that is
     unknown or does not fit; a call raises ConfigError or InputError for an option of generate that cannot be served.
     """
-    check_count(num_speculative_tokens)
     check_settings(drafter, verifier, settings)
+    if num_speculative_tokens is None:
+        num_speculative_tokens = DRAFTERS[drafter].num_speculative_tokens
+    check_count(num_speculative_tokens)
     draft = settings.get("draft_model", "")
     if not isinstance(draft, (str, os.PathLike, PreTrainedModel)):
         raise ConfigError(f"draft_model is {draft!r}: give a model's name or directory, or a transformers model")
