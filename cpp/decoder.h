@@ -1,9 +1,7 @@
 // A Llama-family decoder: all layers of a forward pass in one call, and its head.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 

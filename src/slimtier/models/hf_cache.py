@@ -12,8 +12,8 @@ import torch
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from slimtier.errors import InputError, UnsupportedError
-from slimtier.types import Route
+from slimtier.errors import UnsupportedError
+from slimtier.models.rows import Rows
 
 
 class RowLayer(DynamicLayer):  # type: ignore[no-untyped-call]
@@ -75,46 +75,27 @@ def new_row(num_layers: int, encoded: torch.Tensor | None = None) -> Row:
     return Row(own if encoded is None else EncoderDecoderCache(own, DynamicCache()), encoded)
 
 
-class HfCache:
-    """The rows of a batch, one transformers cache each, and the route that wrote them (satisfies `Cache`)."""
+class HfCache(Rows):
+    """The rows of a batch, one transformers cache each (satisfies `Cache`)."""
 
     def __init__(self, rows: Sequence[Row], capacity: int) -> None:
+        super().__init__(len(rows))
         self.rows = list(rows)
-        self.lengths = [0] * len(self.rows)
         self.capacity = capacity
-        self.route: Route | None = None
 
     @torch.inference_mode()
-    def crop(self, lengths: Sequence[int]) -> None:
-        """Forget everything of row r past lengths[r]. Raises InputError when a length is negative or would grow."""
-        if len(lengths) != len(self.rows):
-            raise InputError(f"crop got {len(lengths)} lengths for {len(self.rows)} rows; give one length a row")
-        for index, (old, new) in enumerate(zip(self.lengths, lengths, strict=True)):
-            if not 0 <= new <= old:
-                raise InputError(f"row {index} holds {old} tokens and cannot be cropped to {new}; give 0 to {old}")
+    def _rewind(self, lengths: Sequence[int]) -> None:
         for row, length in zip(self.rows, lengths, strict=True):
             row.settle(length)
-        self.lengths = list(lengths)
 
     @torch.inference_mode()
-    def keep(self, rows: Sequence[int]) -> None:
-        """Make row i of the new batch what row rows[i] was: rows may be reordered, forked and dropped."""
-        for row in rows:
-            if not 0 <= row < len(self.rows):
-                raise InputError(f"there is no row {row} among {len(self.rows)}; name rows 0 to {len(self.rows) - 1}")
+    def _take(self, rows: Sequence[int]) -> None:
         taken: set[int] = set()
         kept = []
         for row in rows:
             kept.append(self.rows[row].fork() if row in taken else self.rows[row])
             taken.add(row)
-        self.lengths = [self.lengths[row] for row in rows]
         self.rows = kept
-
-    def claim(self, route: Route | None) -> None:
-        """Tag the cache with the route about to write it. Raises InputError when another route wrote what it holds."""
-        if any(self.lengths) and route != self.route:
-            raise InputError("this cache was written under another route; crop it to 0 or begin a new one")
-        self.route = route
 
 
 def cache_argument(model: Any, decoder: Any) -> str:

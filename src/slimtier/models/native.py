@@ -16,6 +16,7 @@ from slimtier.models.base import Cache, Target, TargetInfo
 from slimtier.models.config import NativeConfig
 from slimtier.models.precision import Role, kernel_matrix
 from slimtier.models.rope import rope_tables
+from slimtier.models.rows import Rows
 from slimtier.models.tensors import ModelWeights
 from slimtier.types import Route
 
@@ -58,41 +59,23 @@ def load_native(
     return TorchTarget(weights, name=files.name, precision=precision, device=device)
 
 
-class NativeCache:
-    """Keys and values of a batch of rows, one store a row, and the route that wrote them."""
+class NativeCache(Rows):
+    """Keys and values of a batch of rows, one store a row."""
 
     def __init__(self, stores: list[Any], new_store: Any) -> None:
-        self.lengths = [0] * len(stores)
+        super().__init__(len(stores))
         self.stores = stores
-        self.route: Route | None = None
         self._new_store = new_store
 
-    def crop(self, lengths: Sequence[int]) -> None:
-        """Forget row r past lengths[r]. Raises InputError when a row would grow."""
-        if len(lengths) != len(self.lengths):
-            raise InputError(f"crop got {len(lengths)} lengths for {len(self.lengths)} rows; give one a row")
-        for row, (old, new) in enumerate(zip(self.lengths, lengths, strict=True)):
-            if not 0 <= new <= old:
-                raise InputError(f"row {row} holds {old} tokens and cannot be cropped to {new}; give 0 to {old}")
-        self.lengths = list(lengths)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Make row i what row rows[i] was; a row named again is copied."""
+    def _take(self, rows: Sequence[int]) -> None:
         stores: list[Any] = []
         for index, row in enumerate(rows):
             store = self.stores[row]
-            if row in rows[:index]:
+            if row in rows[:index]:  # a row named again is copied
                 store = self._new_store(store.capacity)
                 store.copy_from(self.stores[row], self.lengths[row])
             stores.append(store)
-        self.lengths = [self.lengths[row] for row in rows]
         self.stores = stores
-
-    def claim(self, route: Route | None) -> None:
-        """Tag the cache with the route about to write it. Raises InputError when another route wrote what it holds."""
-        if any(self.lengths) and route != self.route:
-            raise InputError("this cache was written under another route; crop it to 0 or begin a new one")
-        self.route = route
 
 
 class NativeTarget:

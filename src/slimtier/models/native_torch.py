@@ -17,37 +17,27 @@ from slimtier.kernels import naive
 from slimtier.models.base import Cache, TargetInfo
 from slimtier.models.config import NativeConfig
 from slimtier.models.rope import rope_tables
+from slimtier.models.rows import Rows
 from slimtier.models.tensors import ModelWeights
 from slimtier.types import Route
 
 _MOST_GRAPH_TOKENS = 16  # steps of at most this many tokens a row are worth a CUDA graph
 
 
-class TorchCache:
+class TorchCache(Rows):
     """Keys and values [layers, rows, kv_heads, capacity + 1, head_dim]; the last slot takes what padding writes."""
 
     def __init__(self, config: NativeConfig, rows: int, capacity: int, like: torch.Tensor) -> None:
+        super().__init__(rows)
         attention = config.attention
         shape = (config.num_layers, rows, attention.num_kv_heads, capacity + 1, attention.head_dim)
         self.keys = like.new_zeros(shape)
         self.values = like.new_zeros(shape)
         self.capacity = capacity
-        self.lengths = [0] * rows
-        self.route: Route | None = None
 
-    def crop(self, lengths: Sequence[int]) -> None:
-        """Forget row r past lengths[r]. Raises InputError when a row would grow."""
-        if len(lengths) != len(self.lengths) or any(
-            not 0 <= n <= o for o, n in zip(self.lengths, lengths, strict=False)
-        ):
-            raise InputError(f"rows of {self.lengths} tokens cannot be cropped to {list(lengths)}")
-        self.lengths = list(lengths)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Make row i what row rows[i] was."""
+    def _take(self, rows: Sequence[int]) -> None:
         index = torch.tensor(list(rows), dtype=torch.long, device=self.keys.device)
         self.keys, self.values = self.keys[:, index], self.values[:, index]
-        self.lengths = [self.lengths[row] for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +105,9 @@ class TorchTarget:
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """See `Target.forward`; rows are padded to the longest for the pass and unpadded after it."""
         assert isinstance(cache, TorchCache)
-        if any(cache.lengths) and route != cache.route:
-            raise InputError("this cache was written under another route; crop it to 0 or begin a new one")
         if any(old + new > cache.capacity for old, new in zip(cache.lengths, lengths, strict=True)):
             raise InputError("a row is longer than its cache or the model's positions")
-        cache.route = route
+        cache.claim(route)
         if not tokens:
             empty = torch.zeros(0, self.config.hidden_size, device=self.device)
             return empty, tuple(empty for _ in capture)
