@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.common import JsonlWriter, markdown_table, parser, say, writer
 from benchmarks.prompts import fitting, own_prompts, read_prompts
-from slimtier.drafters.base import DraftContext, Drafter
+from slimtier.drafters.base import DraftContext, Drafter, Reading
 from slimtier.types import Draft, SamplingParams, Verdict
 
 NAME = "identity"
@@ -76,6 +76,7 @@ class Remembering:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.name = drafter.name
+        self.capture: tuple[int, ...] = ()
         self._drafts: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
@@ -88,6 +89,9 @@ class Remembering:
         return self._drafts[known]
 
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
+        pass
+
+    def read(self, readings: Sequence[Reading]) -> None:
         pass
 
     def reset(self, keys: Sequence[int] | None = None) -> None:

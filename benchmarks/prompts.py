@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from collections.abc import Sequence
@@ -62,6 +63,25 @@ def read_prompts(path: Path) -> list[Prompt]:
             row = json.loads(line)
             prompts.append(Prompt(str(row["question_id"]), row["category"], row["turns"][0]))
     return prompts
+
+
+_MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+
+
+def evaluation_prompts(directory: Path) -> list[Prompt]:
+    """Spec-Bench in its six categories (MT-Bench's eight are one of them), GSM8K and HumanEval, from a directory of
+    spec_bench.jsonl, gsm8k_test_400.jsonl and HumanEval.jsonl.gz. A prompt of HumanEval is a function to complete."""
+    spec = [
+        Prompt(prompt.name, "mt_bench" if prompt.category in _MT_BENCH else prompt.category, prompt.text)
+        for prompt in read_prompts(directory / "spec_bench.jsonl")
+    ]
+    gsm8k, human_eval = directory / "gsm8k_test_400.jsonl", directory / "HumanEval.jsonl.gz"
+    with gsm8k.open(encoding="utf-8") as lines:
+        spec += [Prompt(f"gsm8k-{i}", "gsm8k", json.loads(line)["question"]) for i, line in enumerate(lines)]
+    with gzip.open(human_eval, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    ask = "Complete the following Python function.\n\n"
+    return spec + [Prompt(row["task_id"], "humaneval", ask + row["prompt"]) for row in rows]
 
 
 def sample(prompts: Sequence[Prompt], per_category: int, seed: int, categories: Sequence[str] = ()) -> list[Prompt]:

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "decoder.h"
+#include "layers.h"
 
 namespace slimtier {
 

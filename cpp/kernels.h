@@ -74,6 +74,15 @@ struct Kernels {
   void (*softcap)(float* x, int64_t count, float cap);
   // The largest of x[0 … count-1] and its lowest index; NaN wins over every number.
   void (*argmax)(const float* x, int64_t count, float* value, int64_t* index);
+  // Σ weights[i] · e^(x[i] - maximum); weights may be null: all 1.
+  float (*sum_exp)(const float* x, const float* weights, int64_t count, float maximum);
+  // Of up to 64 numbers, eight maxima over every eighth of them; -inf where there is none.
+  void (*maxima)(const float* x, int64_t count, float* eight);
+  // Which of x[0 … count-1] reach the threshold: their values and indices (counted from `first`), in order.
+  int64_t (*at_least)(const float* x, int64_t count, float threshold, int32_t first, float* values, int32_t* indices);
+  // out[i] = row rows[i] of the matrix times the one token x: what `linear` gives, with 16-bit activations
+  // for all codes.
+  void (*chosen_rows)(const RowMatrix& w, const Activations& x, const int32_t* rows, int64_t count, float* out);
 };
 
 const Kernels& kernels();                       // the best that this machine runs, or SLIMTIER_ISA=plain|avx2|avx512|neon

@@ -1,5 +1,6 @@
 #include "packed.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -132,6 +133,9 @@ bool halves_suffice(const float* values, int64_t count) {
 // Where the code of (lane, j-th k of the group) lies, relative to the group's codes.
 inline int64_t q8_at(int lane, int64_t j) { return j / 2 * 16 + lane * 2 + j % 2; }
 inline int64_t q4_at(int lane, int64_t j) { return j / 8 * 32 + lane * 4 + j % 4; }
+inline uint8_t code_at(const Packed& p, const uint8_t* group, int lane, int64_t j) {
+  return p.kind == Kind::q8 ? group[q8_at(lane, j)] : uint8_t((group[q4_at(lane, j)] >> (j % 8 / 4 * 4)) & 15);
+}
 
 }  // namespace
 
@@ -203,11 +207,40 @@ void Packed::row(int64_t index, float* out) const {
     const float scale = get_factor(factors + lane * step, wide);
     const float min = mins ? get_factor(factors + (8 + lane) * step, wide) : 0.0f;
     for (int64_t j = 0; j < ks; ++j) {
-      const int code = kind == Kind::q8 ? int(int8_t(at[q8_at(lane, j)])) : (at[q4_at(lane, j)] >> (j % 8 / 4 * 4)) & 15;
+      const int code = int(int8_t(code_at(*this, at, lane, j)));
       out[first + j] = scale * float(code) + min;
     }
     at = factors + factor_bytes(*this);
   }
+}
+
+RowMatrix by_rows(const Packed& p) {
+  RowMatrix m;
+  m.kind = p.kind == Kind::q4 ? Kind::q8 : p.kind;
+  m.n = p.n; m.k = p.k; m.group = p.group; m.mins = p.mins;
+  const bool codes = p.panel == 8;
+  const int64_t size = p.kind == Kind::f32 ? 4 : 2;
+  m.groups = (m.k + m.group - 1) / m.group;
+  m.code_bytes = (m.k + kGroup - 1) / kGroup * kGroup;
+  m.row_bytes = codes ? m.code_bytes + m.groups * (m.mins ? 8 : 4) : p.k * size;
+  m.owner = allocate_weights(size_t(m.n * m.row_bytes) + 64);  // whole vectors are read at the end of the last row
+  m.data = m.owner.get();
+  for (int64_t row = 0; row < m.n; ++row) {
+    const uint8_t* at = p.data + row / p.panel * p.panel_bytes;
+    uint8_t* out = m.owner.get() + row * m.row_bytes;
+    const int lane = int(row % p.panel);
+    for (int64_t j = 0; !codes && j < m.k; ++j) std::memcpy(out + j * size, at + (j * 16 + lane) * size, size_t(size));
+    float* scales = reinterpret_cast<float*>(out + m.code_bytes);
+    for (int64_t g = 0; codes && g < m.groups; ++g) {
+      const int64_t first = g * m.group, ks = std::min<int64_t>(m.group, m.k - first);
+      for (int64_t j = 0; j < ks; ++j) out[first + j] = code_at(p, at, lane, j);
+      const uint8_t* factors = at + code_bytes(p, ks);
+      scales[g] = get_factor(factors + lane * (p.wide ? 4 : 2), p.wide);
+      if (m.mins) scales[m.groups + g] = get_factor(factors + (8 + lane) * (p.wide ? 4 : 2), p.wide);
+      at = factors + factor_bytes(p);
+    }
+  }
+  return m;
 }
 
 }  // namespace slimtier

@@ -42,6 +42,20 @@ Packed pack_floats(const float* values, int64_t n, int64_t k, Kind kind);
 // codes: [n, k] int8 (q8) or 0..15 (q4); scales, mins: float32 [n, ceil(k / group)], mins may be null for q8.
 Packed pack_codes(const uint8_t* codes, const float* scales, const float* mins, int64_t n, int64_t k, int group, Kind kind);
 
+// A weight matrix with each row's weights side by side, for reading a few rows here and there. Codes are a byte each,
+// filled up with zeros to whole groups of 32; then, as float32, the row's scales and its mins, if any.
+struct RowMatrix {
+  Kind kind = Kind::f32;  // f32, f16, bf16, or q8 for codes of 4 or 8 bits
+  int64_t n = 0, k = 0, row_bytes = 0, groups = 0, code_bytes = 0;
+  int group = kGroup;
+  bool mins = false;
+  const uint8_t* data = nullptr;
+  std::shared_ptr<uint8_t> owner;
+};
+
+// The same weights, row by row.
+RowMatrix by_rows(const Packed& packed);
+
 float half_to_float(uint16_t half);
 uint16_t float_to_half(float value);
 

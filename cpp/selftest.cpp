@@ -71,6 +71,43 @@ static bool matrices(const Kernels& kernel, const Kernels& plain) {
   return good;
 }
 
+// Rows read one by one: the bits of the same rows read in panels (4-bit codes meet other activations there).
+static bool chosen(const Kernels& kernel) {
+  bool good = true;
+  const int64_t n = 45, k = 203, groups = (k + 31) / 32;
+  const auto x = noise(k, 1), values = noise(n * k, 2), scales = noise(n * groups, 3), mins = noise(n * groups, 4);
+  std::vector<uint8_t> codes(size_t(n * k));
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = uint8_t(int8_t(values[i] * 127));
+  const std::vector<int32_t> rows{44, 0, 7, 8, 3, 3, 16, 31, 40, 1, 2};
+  for (const Packed& packed : {pack_floats(values.data(), n, k, Kind::f32), pack_floats(values.data(), n, k, Kind::f16),
+                               pack_floats(values.data(), n, k, Kind::bf16),
+                               pack_codes(codes.data(), scales.data(), nullptr, n, k, 32, Kind::q8),
+                               pack_codes(codes.data(), scales.data(), mins.data(), n, k, 32, Kind::q8)}) {
+    const auto all = multiply(kernel, packed, x, 1);
+    std::vector<int16_t> c16(static_cast<size_t>(groups * 32));
+    std::vector<float> s16(static_cast<size_t>(groups)), u16 = s16, out(rows.size());
+    kernel.quantize16(x.data(), k, c16.data(), s16.data(), u16.data(), 1);
+    const Activations a{1, k, x.data(), groups * 32, 1, c16.data(), s16.data(), u16.data(), nullptr, nullptr, nullptr};
+    kernel.chosen_rows(by_rows(packed), a, rows.data(), int64_t(rows.size()), out.data());
+    for (size_t i = 0; i < rows.size(); ++i) good &= out[i] == all[size_t(rows[i])];
+  }
+  std::printf("%-12s %s\n", "chosen rows", good ? "the same bits" : "OTHER BITS");
+  return good;
+}
+
+// Sums of exponentials, maxima, and what reaches a threshold.
+static std::vector<float> reduced(const Kernels& kernel, int64_t count) {
+  const auto x = noise(count, 10), weights = noise(count, 11);
+  std::vector<float> out{kernel.sum_exp(x.data(), nullptr, count, 0.5f), kernel.sum_exp(x.data(), weights.data(), count, 0.5f)};
+  std::vector<float> found(size_t(count) + 8);
+  std::vector<int32_t> indices(static_cast<size_t>(count));
+  kernel.maxima(x.data(), count, &found[size_t(count)]);
+  for (int64_t i = 0; i < 8 && i < count; ++i) out.push_back(found[size_t(count + i)]);
+  const int64_t many = kernel.at_least(x.data(), count, x[0], 3, found.data(), indices.data());
+  for (int64_t i = 0; i < many; ++i) { out.push_back(found[size_t(i)]); out.push_back(float(indices[size_t(i)])); }
+  return out;
+}
+
 static std::vector<float> rowwise(const Kernels& kernel, int64_t k) {
   auto x = noise(k, 5), y = noise(k, 6);
   for (auto& v : x) v *= 8.0f;
@@ -112,6 +149,8 @@ int main(int argc, char** argv) {
   const Kernels& plain = *kernels_named("plain");
   bool good = matrices(*kernel, plain);
   for (int64_t k : {5, 8, 77}) good &= report("row-wise", rowwise(*kernel, k), rowwise(plain, k), 1e-5f);
+  for (int64_t count : {3, 8, 61}) good &= report("reductions", reduced(*kernel, count), reduced(plain, count), 1e-5f);
+  good &= chosen(*kernel);
   good &= report("attention", attended(*kernel, false), attended(plain, false), 1e-5f);
   good &= report("attention16", attended(*kernel, true), attended(plain, true), 1e-3f);
   std::printf("%s\n", good ? "agree" : "DISAGREE");

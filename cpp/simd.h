@@ -47,6 +47,7 @@ inline void store_codes(int8_t* p, const I8 (&a)[4]) {
                       _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
 }
 inline bool any_not_below(F8 a, float x) { return _mm256_movemask_ps(_mm256_cmp_ps(a.v, _mm256_set1_ps(x), _CMP_NLE_UQ)) != 0; }
+inline bool any_at_least(F8 a, float x) { return _mm256_movemask_ps(_mm256_cmp_ps(a.v, _mm256_set1_ps(x), _CMP_GE_OQ)) != 0; }
 
 // q8: 8 rows x 2 k of weights, widened to int16; Pair: 2 k of one token.
 struct W16 { __m256i v; };
@@ -134,6 +135,10 @@ inline void store_codes(int8_t* p, const I8 (&a)[4]) {
 inline bool any_not_below(F8 a, float x) {
   const float32x4_t y = vdupq_n_f32(x);
   return vminvq_u32(vandq_u32(vcleq_f32(a.a, y), vcleq_f32(a.b, y))) == 0;
+}
+inline bool any_at_least(F8 a, float x) {
+  const float32x4_t y = vdupq_n_f32(x);
+  return vmaxvq_u32(vorrq_u32(vcgeq_f32(a.a, y), vcgeq_f32(a.b, y))) != 0;
 }
 
 struct W16 { int16x8_t a, b; };
@@ -229,6 +234,11 @@ inline bool any_not_below(F8 a, float x) {
     if (!(a.v[i] <= x)) return true;
   return false;
 }
+inline bool any_at_least(F8 a, float x) {
+  for (int i = 0; i < 8; ++i)
+    if (a.v[i] >= x) return true;
+  return false;
+}
 
 struct W16 { int16_t v[16]; };
 struct Pair { int16_t v[2]; };
@@ -294,6 +304,32 @@ inline void store_some(float* p, F8 a, int64_t count) {
 }
 inline F8 load_upto(const float* p, int64_t count) { return count >= 8 ? load(p) : load_some(p, count); }
 inline void store_upto(float* p, F8 a, int64_t count) { count >= 8 ? store(p, a) : store_some(p, a, count); }
+
+// Eight vectors as the columns of a square: rows become columns.
+inline void transpose(F8 (&r)[8]) {
+#if defined(__AVX2__) && !defined(SLIMTIER_PLAIN)
+  __m256 pairs[8], fours[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(r[i].v, r[i + 1].v);
+    pairs[i + 1] = _mm256_unpackhi_ps(r[i].v, r[i + 1].v);
+  }
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 2; ++j) {
+      fours[i + 2 * j] = _mm256_shuffle_ps(pairs[i + j], pairs[i + 2 + j], 0x44);
+      fours[i + 2 * j + 1] = _mm256_shuffle_ps(pairs[i + j], pairs[i + 2 + j], 0xee);
+    }
+  for (int i = 0; i < 4; ++i) {
+    r[i].v = _mm256_permute2f128_ps(fours[i], fours[4 + i], 0x20);
+    r[4 + i].v = _mm256_permute2f128_ps(fours[i], fours[4 + i], 0x31);
+  }
+#else
+  float square[8][8], turned[8][8];
+  for (int i = 0; i < 8; ++i) store(square[i], r[i]);
+  for (int i = 0; i < 8; ++i)
+    for (int j = 0; j < 8; ++j) turned[j][i] = square[i][j];
+  for (int i = 0; i < 8; ++i) r[i] = load(turned[i]);
+#endif
+}
 
 // e^x, within 2 ulp on [-87, 88]; beyond, the value at the border. NaN stays NaN.
 inline F8 exp(F8 x) {

@@ -46,7 +46,7 @@ def decode_rows(
 ) -> list[Step]:
     """All steps; between rounds the cache holds exactly every live row's tokens but the last."""
     cache: StubCache = target.begin(len(rows), target.info.max_positions)
-    prefill(target, cache, [row.token_ids for row in rows])
+    prefill(target, cache, [row.token_ids for row in rows], drafter, [row.key for row in rows])
     steps = []
     lengths = {row.key: len(row.token_ids) for row in rows}
     for step in generate(drafter, verifier or LosslessVerifier(target), cache, rows, k):
@@ -78,6 +78,7 @@ class ByKey:
 
     drafters: dict[int, Drafter]
     name: str = "by_key"
+    capture: tuple[int, ...] = ()
 
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
         pairs = zip(contexts, limits, strict=True)
@@ -96,8 +97,8 @@ def at_most(count: int, drafter: Drafter) -> Drafter:
     """The drafter, never asked for more than `count` tokens."""
 
     class Limited:
-        name = drafter.name
-        observe, reset = drafter.observe, drafter.reset
+        name, capture = drafter.name, drafter.capture
+        observe, read, reset = drafter.observe, drafter.read, drafter.reset
 
         def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
             return drafter.propose(contexts, [min(count, limit) for limit in limits])

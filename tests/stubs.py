@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from slimtier.drafters.base import DraftContext
+from slimtier.decode import prefill
+from slimtier.drafters.base import DraftContext, Drafter, Reading
 from slimtier.errors import NonFiniteError
 from slimtier.models.base import TargetInfo
 from slimtier.sampling import Noise, choose, process, target_token
@@ -123,6 +124,9 @@ class StubTarget:
         states = torch.stack(hidden) if hidden else torch.zeros(0, self.info.hidden_size)
         return states, tuple(states + layer for layer in capture)
 
+    def weight(self, name: str) -> torch.Tensor:
+        return torch.stack([seeded_normal(self.info.hidden_size, name, i) for i in range(self.info.vocab_size)])
+
     def head(self, hidden: torch.Tensor, reduce: str = "logits") -> torch.Tensor | list[int]:
         self.heads.append((reduce, hidden.shape[0]))
         if not bool(torch.isfinite(hidden).all()):
@@ -151,8 +155,15 @@ def plain_tokens(
 class ScriptedDrafter:
     """A drafter that follows `script(context, limit) -> Draft` and logs what it is told."""
 
-    def __init__(self, script: Callable[[DraftContext, int], Draft], name: str = "scripted") -> None:
+    def __init__(
+        self,
+        script: Callable[[DraftContext, int], Draft],
+        name: str = "scripted",
+        capture: tuple[int, ...] = (),
+    ) -> None:
         self.name = name
+        self.capture = capture
+        self.readings: list[Reading] = []
         self.script = script
         self.proposed: list[tuple[int, Draft]] = []  # (key, draft)
         self.observed: list[tuple[int, Verdict]] = []  # (key, verdict)
@@ -164,6 +175,9 @@ class ScriptedDrafter:
             assert len(draft.token_ids) <= limit, "a draft longer than its limit"
             self.proposed.append((context.key, draft))
         return drafts
+
+    def read(self, readings: Sequence[Reading]) -> None:
+        self.readings.extend(readings)
 
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
         self.observed.extend(zip(keys, verdicts, strict=True))
@@ -236,7 +250,7 @@ def drawn(distribution: Callable[[tuple[int, ...]], torch.Tensor]) -> ScriptedDr
 def speculate(
     verifier: Verifier,
     target: StubTarget,
-    drafter: ScriptedDrafter,
+    drafter: Drafter,
     prompts: Sequence[Sequence[int]],
     params: Sequence[SamplingParams],
     *,
@@ -252,13 +266,15 @@ def speculate(
     draft_noises = [noise.fork("drafter") for noise in noises]
     verdicts: list[list[Verdict]] = [[] for _ in rows]
     cache = target.begin(len(rows), max(goals))
-    target.forward([token for row in rows for token in row[:-1]], cache, [len(row) - 1 for row in rows])
+    prefill(target, cache, rows, drafter, range(len(rows)))
     live = list(range(len(rows)))
     while live:
         contexts = [DraftContext(i, rows[i], len(prompts[i]), params[i], draft_noises[i]) for i in live]
         drafts = drafter.propose(contexts, [min(num_speculative_tokens, goals[i] - len(rows[i]) - 1) for i in live])
         asked = [VerifyRow(rows[i], len(prompts[i]), params[i], noises[i], logprobs) for i in live]
-        for i, verdict in zip(live, verifier.verify(asked, drafts, cache), strict=True):
+        found = verifier.verify(asked, drafts, cache, drafter.capture)
+        drafter.observe(live, found)
+        for i, verdict in zip(live, found, strict=True):
             rows[i].extend(verdict.token_ids)
             verdicts[i].append(verdict)
         assert cache.rows == [rows[i][:-1] for i in live], "the cache holds all tokens of each row but the last"

@@ -107,7 +107,7 @@ def imported_by(code: str) -> set[str]:
     return set(run.stdout.rpartition("MODULES ")[2].split())
 
 
-@pytest.mark.parametrize("verb", ["", "generate", "chat", "models"])
+@pytest.mark.parametrize("verb", ["", "generate", "chat", "models", "doctor"])
 def test_help_imports_nothing_heavy(verb: str) -> None:
     loaded = imported_by(
         f"sys.argv = ['slimtier', *{verb.split()!r}, '--help']; import slimtier.cli.main as m; m.main()"

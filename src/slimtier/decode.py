@@ -10,8 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from itertools import accumulate
 
-from slimtier.drafters.base import DraftContext, Drafter
+import torch
+
+from slimtier.drafters.base import DraftContext, Drafter, Reading
 from slimtier.errors import InputError
 from slimtier.models.base import Cache, Target
 from slimtier.sequence import Sequence, Step
@@ -21,24 +24,49 @@ from slimtier.verifiers.base import Verifier, VerifyRow
 PREFILL_CHUNK = 64  # tokens of a row in one forward
 
 
-def prefill(target: Target, cache: Cache, prompts: Seq[Seq[int]]) -> None:
-    """Fill the cache with each row's prompt but its last token, going on from what the cache already holds."""
+def prefill(
+    target: Target, cache: Cache, prompts: Seq[Seq[int]], drafter: Drafter | None = None, keys: Seq[int] = ()
+) -> None:
+    """Fill the cache with each row's prompt but its last token, going on from what the cache already holds.
+    A drafter that reads the target's features gets those of row i under keys[i]."""
+    capture = () if drafter is None else drafter.capture
     while True:
         ends = [len(prompt) - 1 for prompt in prompts]
         spans = [(n, min(n + PREFILL_CHUNK, end)) for n, end in zip(cache.lengths, ends, strict=True)]
         pieces = [list(prompt[start:stop]) for prompt, (start, stop) in zip(prompts, spans, strict=True)]
         if not any(pieces):
             return
-        target.forward([token for piece in pieces for token in piece], cache, [len(piece) for piece in pieces])
+        tokens, lengths = [token for piece in pieces for token in piece], [len(piece) for piece in pieces]
+        _, streams = target.forward(tokens, cache, lengths, capture=capture)
+        if drafter is not None and streams:
+            features = torch.cat(streams, -1)
+            parts = [features[end - n : end] for n, end in zip(lengths, accumulate(lengths), strict=True)]
+            found = zip(keys, prompts, spans, parts, strict=True)
+            drafter.read([Reading(key, prompt, start, part) for key, prompt, (start, _), part in found if len(part)])
+
+
+def fork(cache: Cache, drafter: Drafter, rows: Seq[Sequence], copies: int) -> None:
+    """After the prefill of every `copies`-th row: the rows that follow each are made what it is."""
+    cache.keep([row // copies for row in range(len(rows))])
+    if drafter.capture:
+        firsts = [row for row in rows[::copies] for _ in range(copies)]
+        pairs = [pair for pair in zip(rows, firsts, strict=True) if pair[0] is not pair[1]]
+        drafter.read([Reading(row.key, row.token_ids, len(row.token_ids) - 1, None, first.key) for row, first in pairs])
 
 
 def generate(
-    drafter: Drafter, verifier: Verifier, cache: Cache, sequences: Seq[Sequence], num_speculative_tokens: int
+    drafter: Drafter,
+    verifier: Verifier,
+    cache: Cache,
+    sequences: Seq[Sequence],
+    num_speculative_tokens: int,
+    keep: bool = False,
 ) -> Iterator[Step]:
     """Decode the rows of a prefilled cache (row i is sequences[i], none finished) until each has ended.
 
     Yields a Step per row and round, after the round is committed: whatever the consumer does then, cache and sequences
-    agree. Finished rows leave the cache, but those of the last round. Closing the generator frees the drafter's state.
+    agree. Finished rows leave the cache, but those of the last round. Closing the generator frees the drafter's state,
+    unless what was read is to `keep` for another request: resetting those rows is the caller's then.
     """
     active = list(sequences)
     try:
@@ -46,7 +74,7 @@ def generate(
             started = time.perf_counter()
             drafts = propose(drafter, active, num_speculative_tokens)
             drafted = time.perf_counter()
-            verdicts = verify(verifier, active, drafts, cache)
+            verdicts = verify(verifier, active, drafts, cache, drafter.capture)
             verified = time.perf_counter()
             drafter.observe([row.key for row in active], verdicts)
             steps = [
@@ -56,7 +84,8 @@ def generate(
             active = settle(drafter, cache, active)
             yield from steps
     finally:
-        drafter.reset([row.key for row in sequences])
+        if not (keep and drafter.capture):
+            drafter.reset([row.key for row in sequences])
 
 
 def propose(drafter: Drafter, rows: Seq[Sequence], num_speculative_tokens: int) -> list[Draft]:
@@ -75,7 +104,9 @@ def propose(drafter: Drafter, rows: Seq[Sequence], num_speculative_tokens: int) 
     return drafts
 
 
-def verify(verifier: Verifier, rows: Seq[Sequence], drafts: Seq[Draft], cache: Cache) -> list[Verdict]:
+def verify(
+    verifier: Verifier, rows: Seq[Sequence], drafts: Seq[Draft], cache: Cache, capture: Seq[int] = ()
+) -> list[Verdict]:
     """The verifier's verdict on each row's draft."""
     asked = [
         VerifyRow(
@@ -83,7 +114,7 @@ def verify(verifier: Verifier, rows: Seq[Sequence], drafts: Seq[Draft], cache: C
         )
         for row in rows
     ]
-    return verifier.verify(asked, drafts, cache)
+    return verifier.verify(asked, drafts, cache, capture)
 
 
 def settle(drafter: Drafter, cache: Cache, rows: list[Sequence]) -> list[Sequence]:

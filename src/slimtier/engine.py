@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from slimtier import decode
-from slimtier.drafters.base import Drafter
+from slimtier.drafters.base import Drafter, Reading
 from slimtier.drafters.none import NoDrafter
 from slimtier.errors import ConfigError, InputError
 from slimtier.loading import Loaded, RunOptions, load
@@ -37,8 +37,9 @@ ROOM = 2048  # tokens a cache that may be reused has room for at least: the next
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The cache of the last single-row request, and the tokens it may hold."""
+    """The cache of the last single-row request, the tokens it may hold, and the key its drafter knows it by."""
 
+    key: int
     token_ids: list[int]
     cache: Cache
     capacity: int
@@ -195,14 +196,25 @@ class Engine:
         if all(row.finish_reason is not None for row in rows):  # max_new_tokens=0
             return
         cache, capacity = self._begin(rows[::n])
-        decode.prefill(self.target, cache, [row.token_ids for row in rows[::n]])
-        if n > 1:
-            cache.keep([prompt for prompt in range(len(rows) // n) for _ in range(n)])
+        drafter, keys = self.drafter, [row.key for row in rows]
+        keeps = len(rows) == 1 and self._may_reuse
         try:
-            yield from decode.generate(self.drafter, self.verifier, cache, rows, self.num_speculative_tokens)
+            decode.prefill(self.target, cache, [row.token_ids for row in rows[::n]], drafter, keys[::n])
+            if n > 1:
+                decode.fork(cache, drafter, rows, n)
+            speculative_tokens = self.num_speculative_tokens
+            yield from decode.generate(drafter, self.verifier, cache, rows, speculative_tokens, keep=keeps)
         finally:  # however it ended: what a broken-off round left past the tokens is cropped at the next request
-            if len(rows) == 1 and self._may_reuse:
-                self._kept = Kept(rows[0].token_ids, cache, capacity)
+            if keeps:
+                self._forget_kept()
+                self._kept = Kept(rows[0].key, rows[0].token_ids, cache, capacity)
+            elif drafter.capture:
+                drafter.reset(keys)
+
+    def _forget_kept(self) -> None:
+        if self._kept is not None and self.drafter.capture:
+            self.drafter.reset([self._kept.key])
+        self._kept = None
 
     @property
     def _may_reuse(self) -> bool:
@@ -215,12 +227,18 @@ class Engine:
         if len(rows) > 1 or not self._may_reuse:
             inputs = [row.inputs for row in rows] if self._is_encoder_decoder else None
             return self.target.begin(len(rows), needed, inputs), needed
-        row, kept, self._kept = rows[0], self._kept, None
+        row, kept = rows[0], self._kept
         if kept is not None and needed <= kept.capacity:
             held = zip(kept.token_ids[: kept.cache.lengths[0]], row.token_ids[:-1], strict=False)
-            row.num_cached_tokens = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], held))
-            kept.cache.crop([row.num_cached_tokens])
+            shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], held))
+            if self.drafter.capture:  # it pairs a position's features with the token after, which must be shared too
+                shared = max(shared - 1, 0)
+                self.drafter.read([Reading(row.key, row.token_ids, shared, source=kept.key)])
+            row.num_cached_tokens = shared
+            kept.cache.crop([shared])
+            self._forget_kept()
             return kept.cache, kept.capacity
+        self._forget_kept()
         capacity = min(self.target.info.max_positions, max(ROOM, 2 * needed))
         return self.target.begin(1, capacity), capacity
 

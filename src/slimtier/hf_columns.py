@@ -160,11 +160,13 @@ class Recorder:
         """The same after the logits processors."""
         return tuple(self._scores[self._first + index] for index in range(count))
 
-    def verify(self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache) -> list[Verdict]:
+    def verify(
+        self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, capture: Sequence[int] = ()
+    ) -> list[Verdict]:
         """See `Verifier.verify`. A block ends at its first changed token, so the last to judge an index is the slot
         that gave its token."""
         recorded = [replace(row, sampling=replace(row.sampling, processors=(self._recording(row),))) for row in rows]
-        return self._inner.verify(recorded, drafts, cache)
+        return self._inner.verify(recorded, drafts, cache, capture)
 
     def _recording(self, row: VerifyRow) -> LogitsProcessor:
         def record(token_ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:

@@ -152,12 +152,17 @@ class CustomGenerate:
     ) -> None:
         capacity = max(len(row.token_ids) + row.left() for row in rows)
         cache, copies = prompts.begin(parts.target, capacity), prompts.copies
-        decode.prefill(parts.target, cache, [row.token_ids for row in rows[::copies]])
-        if copies > 1:
-            cache.keep([row // copies for row in range(len(rows))])
-        for _ in decode.generate(parts.drafter, verifier, cache, rows, self._num_speculative_tokens):
-            if columns.ended:  # rows that ran ahead of the last column need not learn of it
-                break
+        drafter, keys = parts.drafter, [row.key for row in rows]
+        try:
+            decode.prefill(parts.target, cache, [row.token_ids for row in rows[::copies]], drafter, keys[::copies])
+            if copies > 1:
+                decode.fork(cache, drafter, rows, copies)
+            for _ in decode.generate(drafter, verifier, cache, rows, self._num_speculative_tokens):
+                if columns.ended:  # rows that ran ahead of the last column need not learn of it
+                    break
+        finally:
+            if drafter.capture:
+                drafter.reset(keys)
 
     def _parts_for(self, model: Any) -> Parts:
         if self._parts is None or self._parts.target.model is not model:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from slimtier.errors import ConfigError, InputError
+from slimtier.config import refuse_unknown as refuse_unknown
+from slimtier.errors import InputError
 from slimtier.types import SamplingParams, StopParams
 
 SAMPLING_OPTIONS = tuple(field.name for field in fields(SamplingParams))
@@ -25,15 +25,6 @@ class Options:
     stop: StopParams
     logprobs: int | None = None
     n: int = 1
-
-
-def refuse_unknown(names: Iterable[str], known: Sequence[str], what: str) -> None:
-    """ConfigError for the first name that is not known; it names the nearest that is."""
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-            raise ConfigError(f"unknown {what} {name!r}: {hint}")
 
 
 def read_options(

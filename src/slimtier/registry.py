@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from slimtier.errors import ConfigError
@@ -44,8 +45,17 @@ def _ngram(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
 
 def _auto(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
     from slimtier.drafters.auto import AutoDrafter
+    from slimtier.drafters.eagle.open import find_draft, open_drafter, shipped_draft
 
-    return AutoDrafter(**settings)
+    ngram = {name: value for name, value in settings.items() if name in NGRAM_SETTINGS}
+    draft, info = str(settings.get("draft", "auto")), loaded.target.info
+    if getattr(loaded.target, "is_encoder_decoder", False) or draft == "none":
+        return AutoDrafter(**ngram)
+    path = shipped_draft(info) if draft == "auto" else find_draft(draft, info)
+    if path is None:
+        return AutoDrafter(**ngram)
+    precision = settings.get("draft_precision", "auto")
+    return AutoDrafter(**ngram, network=open_drafter(path, loaded.target, loaded.tokenizer, precision=precision))
 
 
 def _draft_model(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
@@ -70,6 +80,19 @@ def _layer_skip(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Draf
     return ModelDrafter(loaded.target, route=Route.skipping(count, layers), name="layer_skip")
 
 
+def _eagle3(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
+    from slimtier.drafters.eagle.open import find_draft, open_drafter
+
+    _refuse_encoder(loaded)
+    return open_drafter(
+        find_draft(str(settings.get("draft", "auto")), loaded.target.info),
+        loaded.target,
+        loaded.tokenizer,
+        confidence=settings.get("confidence", 0.0),
+        precision=settings.get("draft_precision", "auto"),
+    )
+
+
 def _lossless(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Verifier:
     from slimtier.verifiers.lossless import LosslessVerifier
 
@@ -83,11 +106,16 @@ def _lenient(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Verifie
 
 
 NGRAM_SETTINGS = ("min_ngram", "max_ngram")
+DRAFT_SETTINGS = ("draft", "draft_precision")
+DRAFT_PRECISIONS = ("auto", "fp32", "q8")
 DRAFTERS: dict[str, Entry[Drafter]] = {
-    "auto": Entry(_auto, NGRAM_SETTINGS, num_speculative_tokens=12),  # a limit: it drafts as far as pays
+    "auto": Entry(
+        _auto, (*NGRAM_SETTINGS, *DRAFT_SETTINGS), num_speculative_tokens=12
+    ),  # a limit: it drafts as far as pays
     "ngram": Entry(_ngram, NGRAM_SETTINGS),
     "draft_model": Entry(_draft_model, ("draft_model",), ("draft_model",)),
     "layer_skip": Entry(_layer_skip, ("skip_layers",), ("skip_layers",)),
+    "eagle3": Entry(_eagle3, (*DRAFT_SETTINGS, "confidence")),
     "none": Entry(_none),
 }
 VERIFIERS: dict[str, Entry[Verifier]] = {
@@ -158,6 +186,23 @@ def _lenience(value: Any) -> None:
         raise ConfigError(f"lenience is {value!r}: give a number above 0 and below 1")
 
 
+def _draft(value: Any) -> None:
+    if value not in ("auto", "none") and not (isinstance(value, (str, Path)) and Path(value).expanduser().is_dir()):
+        raise ConfigError(
+            f"draft is {str(value)!r}: give the directory of a draft, or auto for the one that is shipped"
+        )
+
+
+def _confidence(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ConfigError(f"confidence is {value!r}: give a number from 0 (never stop early) and below 1")
+
+
+def _draft_precision(value: Any) -> None:
+    if value not in DRAFT_PRECISIONS:
+        raise ConfigError(f"draft_precision is {value!r}: choose one of {', '.join(DRAFT_PRECISIONS)}")
+
+
 def _ngram_size(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"an n-gram size of {value!r}: min_ngram and max_ngram are whole numbers, 1 or more")
@@ -166,6 +211,9 @@ def _ngram_size(value: Any) -> None:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "skip_layers": _layers,
     "lenience": _lenience,
+    "confidence": _confidence,
+    "draft": _draft,
+    "draft_precision": _draft_precision,
     "min_ngram": _ngram_size,
     "max_ngram": _ngram_size,
 }

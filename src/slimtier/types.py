@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,8 @@ class Verdict:
     token_ids: the output tokens of the round = accepted draft tokens + one recovered or bonus token (>= 1).
     accepted: how many leading tokens are the draft's own; examined: how many draft tokens were looked at.
     deciders: one per token. logprobs: per token, {token id: log probability} of the raw (unprocessed) model
-    distribution, chosen token first, or () when not asked for. features: captured states of the accepted positions.
+    distribution, chosen token first, or () when not asked for. features: the captured states of the position before
+    each token, [accepted + 1, streams · hidden], or None when not asked for.
     """
 
     token_ids: tuple[int, ...]
@@ -72,7 +73,7 @@ class Verdict:
     examined: int
     deciders: tuple[Decider, ...]
     logprobs: tuple[Mapping[int, float], ...] = ()
-    features: Any = None
+    features: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 
 from slimtier.drafters.auto import AutoDrafter
 from slimtier.drafters.base import DraftContext
-from slimtier.drafters.cost import Beliefs, StepCost, best_length
+from slimtier.drafters.cost import Beliefs, StepCost, best_plan
 from slimtier.sampling import Noise
 from slimtier.types import SamplingParams, Verdict
 
@@ -20,10 +20,10 @@ def verdict(accepted, examined):
 
 
 def test_best_length_is_the_best_of_all_lengths():
-    assert best_length([0.5, 0.5, 0.5], 9, 1) == 2
-    assert best_length([], 1, 1) == 0
-    assert best_length([0.9] * 8, 1, 0) == 8  # further tokens are free
-    assert best_length([0.9] * 8, 0, 1) == 0  # a step costs what its tokens cost: speculation cannot pay
+    assert best_plan([0.5, 0.5, 0.5], 9, 1).length == 2
+    assert best_plan([], 1, 1).length == 0
+    assert best_plan([0.9] * 8, 1, 0).length == 8  # further tokens are free
+    assert best_plan([0.9] * 8, 0, 1).length == 0  # a step costs what its tokens cost: speculation cannot pay
     for chances in ([0.3, 0.9, 0.9, 0.9], [0.8, 0.1, 0.9], [0.05, 0.99]):
         for slope in (0.01, 0.1, 0.5):
             rates = []
@@ -33,7 +33,7 @@ def test_best_length_is_the_best_of_all_lengths():
                     reach *= chance
                     expected += reach
                 rates.append(expected / (1 + slope * (1 + length)))
-            assert rates[best_length(chances, 1, slope)] == pytest.approx(max(rates))
+            assert rates[best_plan(chances, 1, slope).length] == pytest.approx(max(rates))
 
 
 def test_cost_of_a_step_is_learned():
@@ -104,4 +104,4 @@ def test_reset_forgets():
     drafter.propose([context([1, 2, 1, 2, 1, 2], key=4, temperature=1.0)], [3])
     drafter.reset([4])
     assert not drafter._own
-    assert not drafter._sizes
+    assert not drafter._attempts

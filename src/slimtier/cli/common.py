@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,14 +55,7 @@ def read_settings(pairs: Sequence[str] | None, flags: Mapping[str, Any], extra: 
     from slimtier.options import OPTIONS, read_options, refuse_unknown
     from slimtier.registry import SETTINGS
 
-    given: dict[str, Any] = {}
-    for pair in pairs or ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {pair!r} is not KEY=VALUE: write for example --set top_p=0.9")
-        if key in given:
-            raise ConfigError(f"--set {key} is given twice: keep one")
-        given[key] = _value(value)
+    given = read_pairs(pairs)
     engine_keys, request_keys = (
         (*ENGINE_SETTINGS, *SETTINGS),
         [key for key in OPTIONS if key not in ("n", "processors")],
@@ -76,6 +70,19 @@ def read_settings(pairs: Sequence[str] | None, flags: Mapping[str, Any], extra: 
     if not isinstance(raw, bool):
         raise ConfigError(f"raw is {raw!r}: give true or false")
     return Settings({key: value for key, value in given.items() if key in engine_keys}, request, raw)
+
+
+def read_pairs(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """What --set gave, as a mapping. Raises ConfigError for what is no KEY=VALUE, and for a key given twice."""
+    given: dict[str, Any] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {pair!r} is not KEY=VALUE: write for example --set top_p=0.9")
+        if key in given:
+            raise ConfigError(f"--set {key} is given twice: keep one")
+        given[key] = _value(value)
+    return given
 
 
 def _value(text: str) -> Any:
@@ -118,6 +125,39 @@ def patience(message: str) -> Iterator[None]:
         timer.cancel()
         timer.join()
         status.stop()
+
+
+@contextmanager
+def bar(message: str, unit: str = "", count: int | None = None) -> Iterator[Callable[[int, int], None]]:
+    """A function of (done, total) that moves a bar with its rate on a terminal's stderr, shown once it takes a while;
+    `count`: the total, where the calls' second number says something else."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(show_speed=True), MofNCompleteColumn())
+    shown = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    task = shown.add_task(f"{message} ({unit})" if unit else message, total=count)
+    begun = monotonic()
+
+    def move(done: int, total: int) -> None:
+        if monotonic() - begun > PATIENCE_S:
+            shown.start()
+        shown.update(task, completed=done, total=count or total)
+
+    try:
+        yield move
+    finally:
+        shown.stop()
 
 
 def read_stdin() -> str:

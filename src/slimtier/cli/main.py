@@ -8,9 +8,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from slimtier.cli.advise import advise
+from slimtier.cli.capture import capture
 from slimtier.cli.chat import chat
+from slimtier.cli.doctor import doctor
 from slimtier.cli.generate import generate
 from slimtier.cli.models import models
+from slimtier.cli.train import train
 from slimtier.errors import SlimtierError
 
 INTERRUPTED = 130
@@ -42,6 +46,10 @@ app = typer.Typer(cls=OneLineErrors, add_completion=False, pretty_exceptions_ena
 app.command()(generate)
 app.command()(chat)
 app.command()(models)
+app.command()(capture)
+app.command()(train)
+app.command()(doctor)
+app.add_typer(advise, name="advise")
 
 
 def _print_version(asked: bool) -> None:

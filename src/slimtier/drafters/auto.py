@@ -1,69 +1,186 @@
-"""The default drafter: drafts when that is expected to pay, and as far as it is."""
+"""The default drafter: drafts when that is expected to pay, by what pays best, and as far as it does."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slimtier.drafters.cost import Beliefs, StepCost, best_length
+from slimtier.drafters.cost import DRAFT_SLOPE, DRAFTED, Beliefs, Calibration, Plan, StepCost, best_plan
+from slimtier.drafters.eagle.runtime import Stop
 from slimtier.drafters.ngram import NgramDrafter
 from slimtier.sampling import is_greedy
 from slimtier.types import Draft, Verdict
 
 if TYPE_CHECKING:
-    from slimtier.drafters.base import DraftContext
+    from slimtier.drafters.base import DraftContext, Reading
+    from slimtier.drafters.eagle.drafter import Drafted, EagleDrafter
+
+_DRAFT_SHARE = 0.05  # of a verifying step, what drafting a token takes until measured
+_PROBE_EVERY = 32  # rounds after which a network that did not pay is tried again, as its text may have changed
+_MOST_WAITING = 16  # a call that also reads more slots than this says nothing of what drafting takes
+
+
+@dataclass(slots=True)
+class Experience:
+    """What the verdicts say of copies, and of what the network drafted."""
+
+    copied: Beliefs = field(default_factory=Beliefs)
+    drafted: Beliefs = field(default_factory=lambda: Beliefs(DRAFTED))
+    calibration: Calibration = field(default_factory=Calibration)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of a row's share of a round: verifying (a + b · tokens), and drafting by the network."""
+
+    fixed: float
+    per_token: float
+    draft_fixed: float
+    draft_per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How many tokens the network is to draft for a row at most, and when to stop. A `probe` is kept whole."""
+
+    limit: int
+    stop: Stop
+    probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Where a row's last draft came from: a match of `size` tokens, or the network with these confidences."""
+
+    size: int = 0
+    confidences: tuple[float, ...] | None = None
 
 
 class AutoDrafter:
-    """Copies from the row (see `NgramDrafter`) as many tokens as maximise expected output ÷ time.
+    """Copies from the row (see `NgramDrafter`), or drafts by a network if there is one for the model, whichever is
+    expected to give more output a second, and as many tokens as maximise it.
 
-    Where the choice of length cannot change the output (greedy, gumbel coupling) both sides are learned: the time of a
-    step from the steps themselves, the chances from all verdicts so far. Under rejection sampling a draft's length
-    changes which random number meets which token; there a row decides by its own verdicts and a fixed cost, so that a
-    seed gives the same tokens again.
+    Where the choice of length cannot change the output (greedy, gumbel coupling) both sides are learned: the time of
+    verifying and of drafting from the rounds themselves, the chances from all verdicts so far, and what the network
+    drafted is cut to what its confidences promise. Under rejection sampling a draft's length changes which random
+    number meets which token; there a row decides by its own verdicts, by fixed costs and by confidences that are known
+    before a token is drawn, so that a seed gives the same tokens again and their distribution is the target's.
     """
 
     name = "auto"
 
-    def __init__(self, min_ngram: int = 1, max_ngram: int = 4) -> None:
+    def __init__(self, min_ngram: int = 1, max_ngram: int = 4, network: EagleDrafter | None = None) -> None:
+        self.capture: tuple[int, ...] = network.capture if network is not None else ()
         self._ngram = NgramDrafter(min_ngram, max_ngram)
-        self._cost = StepCost()
-        self._beliefs = Beliefs()
-        self._own: dict[int, Beliefs] = {}  # of rows under rejection sampling
-        self._sizes: dict[int, int] = {}  # the match behind each row's last draft
+        self._network = network
+        self._verifying = StepCost()
+        self._drafting = StepCost(DRAFT_SLOPE)
+        self._shared = Experience()
+        self._own: dict[int, Experience] = {}  # of rows under rejection sampling
+        self._attempts: dict[int, Attempt] = {}
+        self._idle = 0  # rounds since the network was last asked
         self._tokens = 0  # of the step being verified
         self._asked = 0.0
 
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
-        drafts = [self._propose_row(*each, len(contexts)) for each in zip(contexts, limits, strict=True)]
+        drafts: list[Draft] = []
+        by_network: dict[int, Asked] = {}
+        for place, (context, limit) in enumerate(zip(contexts, limits, strict=True)):
+            match = self._ngram.match(context, limit)
+            chances = self._experience(context).copied.chances(match.size, len(match.token_ids))
+            costs = self._costs(context, len(contexts))
+            copy = best_plan(chances, costs.fixed, costs.per_token)
+            drafts.append(Draft(match.token_ids[: copy.length]))
+            self._attempts[context.key] = Attempt(match.size)
+            asked = self._ask_network(context, limit, costs, copy)
+            if asked is not None:
+                by_network[place] = asked
+        if by_network:
+            self._draft(contexts, by_network, drafts)
+        self._idle = 0 if by_network else self._idle + 1
         self._tokens = len(drafts) + sum(len(draft.token_ids) for draft in drafts)
         self._asked = time.perf_counter()
         return drafts
 
-    def _propose_row(self, context: DraftContext, limit: int, rows: int) -> Draft:
-        match = self._ngram.match(context, limit)
-        self._sizes[context.key] = match.size
-        if not match.token_ids:
-            return Draft(())
-        if is_greedy(context.sampling) or context.sampling.coupling == "gumbel":
-            beliefs, fixed, per_token = self._beliefs, self._cost.fixed() / rows, self._cost.per_token()
-        else:
-            beliefs = self._own.setdefault(context.key, Beliefs())
+    def _ask_network(self, context: DraftContext, limit: int, costs: Costs, copy: Plan) -> Asked | None:
+        """None where copying, or drafting nothing, is expected to give more."""
+        if self._network is None or limit <= 0:
+            return None
+        experience = self._experience(context)
+        step = costs.per_token + costs.draft_per_token
+        chances = experience.drafted.chances(0, limit)
+        plan = best_plan(chances, costs.fixed + costs.draft_fixed, step)
+        if plan.length == 0 or plan.rate <= copy.rate:
+            due = _may_learn(context) and self._idle >= _PROBE_EVERY
+            return Asked(min(limit, 2), Stop(go_on=1e-6), probe=True) if due else None
+        # one more token pays while reach · chance of the next > what is output in the time it takes
+        reach = min(plan.rate * step / chances[min(1, limit - 1)], 1.0)
+        return Asked(limit, Stop(go_on=experience.calibration.product_of(reach)))
+
+    def _draft(self, contexts: Sequence[DraftContext], asked: Mapping[int, Asked], drafts: list[Draft]) -> None:
+        """Put the network's drafts into the places it was asked for."""
+        assert self._network is not None
+        rows = [contexts[place] for place in asked]
+        waiting = sum(self._network.waiting(row.key) for row in rows)
+        started = time.perf_counter()
+        found = self._network.draft(rows, [one.limit for one in asked.values()], [one.stop for one in asked.values()])
+        seconds = time.perf_counter() - started
+        tokens = sum(len(one.draft.token_ids) for one in found)
+        if tokens and waiting <= _MOST_WAITING * len(rows):
+            self._drafting.record(tokens, seconds)
+        for place, context, one in zip(asked, rows, found, strict=True):
+            self._attempts[context.key] = Attempt(confidences=one.confidences)
+            whole = asked[place].probe or not _may_learn(context)
+            drafts[place] = one.draft if whole else self._cut(one, self._costs(context, len(contexts)))
+
+    def _cut(self, drafted: Drafted, costs: Costs) -> Draft:
+        """As many of the tokens as are worth verifying, now that they are there."""
+        chances = self._shared.calibration.chances(drafted.confidences)
+        length = best_plan(chances, costs.fixed, costs.per_token).length
+        if length < len(chances):  # will not be looked at; were it not counted, such drafts would be asked for again
+            self._shared.drafted.expect(length, chances[length])
+        return Draft(drafted.draft.token_ids[:length])
+
+    def _experience(self, context: DraftContext) -> Experience:
+        return self._shared if _may_learn(context) else self._own.setdefault(context.key, Experience())
+
+    def _costs(self, context: DraftContext, rows: int) -> Costs:
+        if not _may_learn(context):
             unmeasured = StepCost()
-            fixed, per_token = unmeasured.fixed(), unmeasured.per_token()
-        length = best_length(beliefs.chances(match.size, len(match.token_ids)), fixed, per_token)
-        return Draft(match.token_ids[:length])
+            return Costs(unmeasured.fixed(), unmeasured.per_token(), 0.0, _DRAFT_SHARE)
+        fixed, per_token = self._verifying.fixed() / rows, self._verifying.per_token()
+        if not self._drafting.is_measured:
+            return Costs(fixed, per_token, 0.0, _DRAFT_SHARE * (fixed + per_token))
+        return Costs(fixed, per_token, self._drafting.fixed() / rows, self._drafting.per_token())
 
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
-        self._cost.record(self._tokens, time.perf_counter() - self._asked)
+        self._verifying.record(self._tokens, time.perf_counter() - self._asked)
         for key, verdict in zip(keys, verdicts, strict=True):
-            beliefs = self._own.get(key, self._beliefs)
-            beliefs.record(self._sizes.get(key, 0), verdict.accepted, verdict.examined)
+            experience, attempt = self._own.get(key, self._shared), self._attempts.get(key, Attempt())
+            if attempt.confidences is None:
+                experience.copied.record(attempt.size, verdict.accepted, verdict.examined)
+            else:
+                experience.drafted.record(0, verdict.accepted, verdict.examined)
+                experience.calibration.record(attempt.confidences, verdict.accepted, verdict.examined)
         self._ngram.observe(keys, verdicts)
+        if self._network is not None:
+            self._network.observe(keys, verdicts)
+
+    def read(self, readings: Sequence[Reading]) -> None:
+        if self._network is not None:
+            self._network.read(readings)
 
     def reset(self, keys: Sequence[int] | None = None) -> None:
-        for key in list(self._sizes) if keys is None else keys:
-            self._sizes.pop(key, None)
+        for key in list(self._attempts) if keys is None else keys:
+            self._attempts.pop(key, None)
             self._own.pop(key, None)
         self._ngram.reset(keys)
+        if self._network is not None:
+            self._network.reset(keys)
+
+
+def _may_learn(context: DraftContext) -> bool:
+    """Whether the length of a draft may depend on anything, for it cannot change the output."""
+    return is_greedy(context.sampling) or context.sampling.coupling == "gumbel"

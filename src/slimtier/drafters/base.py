@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from slimtier.types import Draft, SamplingParams, Verdict
 
 if TYPE_CHECKING:
+    import torch
+
     from slimtier.sampling import Noise
 
 
@@ -24,16 +26,41 @@ class DraftContext:
     noise: Noise
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A stretch of a prompt that the target has read. `features` [n, streams · hidden] are its captured states at
+    positions start, start + 1, …; `token_ids` is the whole prompt. What the row held from `start` on is void.
+
+    With `source` the row first becomes what the row of that key is before `start`: both have the same tokens up to
+    and including `start`. So the answers to one prompt, and the turns of a chat, read it once.
+    """
+
+    key: int
+    token_ids: Sequence[int]
+    start: int
+    features: torch.Tensor | None = None
+    source: int | None = None
+
+
 class Drafter(Protocol):
-    """Proposals for the rows of a batch. A row that is never mentioned again after `reset` holds no memory."""
+    """Proposals for the rows of a batch. A row that is never mentioned again after `reset` holds no memory.
+
+    `capture` names the target's layers whose outputs the drafter reads. If there are any, `read` brings those of the
+    prompt and each verdict's `features` those of the tokens kept; so before a proposal for n tokens the drafter has
+    had the features of positions 0 … n - 2.
+    """
 
     name: str
+    capture: tuple[int, ...]
 
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
         """A draft of at most limits[i] tokens (may be 0, the draft may be empty) that continues contexts[i]."""
 
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
         """What the verifier decided on the last proposals."""
+
+    def read(self, readings: Sequence[Reading]) -> None:
+        """Features of prompts, in order of position. Never called where `capture` is empty."""
 
     def reset(self, keys: Sequence[int] | None = None) -> None:
         """Forget these sequences (None: all)."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from slimtier.sampling import choose, is_greedy, needs_logits, probabilities, process, target_token
+from slimtier.drafters.next_token import next_token
+from slimtier.sampling import needs_logits
 from slimtier.types import Draft, Route, Verdict
 
 if TYPE_CHECKING:
-    from slimtier.drafters.base import DraftContext
+    from slimtier.drafters.base import DraftContext, Reading
     from slimtier.models.base import Cache, Target
 
 _FIRST_CAPACITY = 256  # tokens; doubled as a row outgrows it
@@ -40,6 +41,8 @@ class ModelDrafter:
     their ids, see `check_vocabulary`.
     """
 
+    capture: tuple[int, ...] = ()
+
     def __init__(
         self, target: Target, route: Route | None = None, name: str = "draft_model", vocab_size: int | None = None
     ) -> None:
@@ -54,6 +57,9 @@ class ModelDrafter:
 
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
         """Nothing to do: the next context says which proposed tokens were kept."""
+
+    def read(self, readings: Sequence[Reading]) -> None:
+        """Nothing to do: no features are asked for."""
 
     def reset(self, keys: Sequence[int] | None = None) -> None:
         for key in list(self._rows) if keys is None else keys:
@@ -116,14 +122,10 @@ class ModelDrafter:
         self, hidden: torch.Tensor, history: list[int], context: DraftContext
     ) -> tuple[int, torch.Tensor | None]:
         """The next token, and the distribution [vocab_size] it was drawn from (None: it was certain)."""
-        params = context.sampling
-        if not needs_logits(params) and self.target.info.vocab_size <= self.vocab_size:
+        if not needs_logits(context.sampling) and self.target.info.vocab_size <= self.vocab_size:
             return self.target.head(hidden, "argmax")[0], None
-        logits = process(self._fit(self.target.head(hidden)[0]), history, context.num_prompt_tokens, params)
-        if is_greedy(params) or params.coupling == "gumbel":
-            return target_token(logits, params, context.noise, len(history)), None
-        probs = probabilities(logits, params)
-        return choose(probs, params, context.noise, len(history)), probs
+        drawn = next_token(self._fit(self.target.head(hidden)[0]), history, context)
+        return drawn.token_id, drawn.probs
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:
         """The model's logits over the verifying target's vocabulary: ids it lacks at -inf, ids too many cut off."""

@@ -11,7 +11,7 @@ from slimtier.errors import ConfigError
 from slimtier.types import Draft, Verdict
 
 if TYPE_CHECKING:
-    from slimtier.drafters.base import DraftContext
+    from slimtier.drafters.base import DraftContext, Reading
 
 
 _LONGEST_MATCH = 16  # tokens before a copy that are compared to say how good the match is
@@ -39,6 +39,7 @@ class NgramDrafter:
     """
 
     name = "ngram"
+    capture: tuple[int, ...] = ()
 
     def __init__(self, min_ngram: int = 2, max_ngram: int = 4) -> None:
         if not 1 <= min_ngram <= max_ngram:
@@ -51,6 +52,9 @@ class NgramDrafter:
 
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
         """Nothing to learn: only tokens of the output are indexed, and they come with the next context."""
+
+    def read(self, readings: Sequence[Reading]) -> None:
+        """Nothing to do: no features are asked for."""
 
     def reset(self, keys: Sequence[int] | None = None) -> None:
         for key in list(self._indexes) if keys is None else keys:

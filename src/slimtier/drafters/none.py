@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slimtier.drafters.base import DraftContext
+from slimtier.drafters.base import DraftContext, Reading
 from slimtier.types import Draft, Verdict
 
 
@@ -12,11 +12,15 @@ class NoDrafter:
     """Every draft is empty."""
 
     name = "none"
+    capture: tuple[int, ...] = ()
 
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
         return [Draft(())] * len(contexts)
 
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
+        pass
+
+    def read(self, readings: Sequence[Reading]) -> None:
         pass
 
     def reset(self, keys: Sequence[int] | None = None) -> None:

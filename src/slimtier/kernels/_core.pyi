@@ -1,8 +1,8 @@
-"""slimtier's compiled CPU kernels: weights packed for the instruction set at hand, a thread pool, a decoder.
+"""slimtier's compiled CPU kernels: weights packed for the instruction set at hand, a thread pool, a decoder, a drafter.
 
 Arrays are C-contiguous numpy arrays of the type named, on the CPU; outputs are written into an array of the caller's.
 A shape that does not fit, or an index out of range, raises ValueError before anything is written. Long calls release
-the interpreter lock. A Decoder's calls share its scratch memory: one call at a time a decoder.
+the interpreter lock. The calls of a Decoder or a Drafter share its scratch memory: one at a time each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -97,6 +97,94 @@ class Decoder:
     def argmax(self, hidden: Floats, ids: NDArray[np.int32], values: Floats, /) -> None:
         """The largest logit of each row and its lowest id, ids and values [m]; a NaN wins, so that it is seen."""
     def topk(self, hidden: Floats, k: int, /) -> TopK: ...
+    def timing(self) -> dict[str, int]:
+        """Nanoseconds since the last reset, by kind of work: linear, attention, other, head."""
+    def reset_timing(self) -> None: ...
+
+class DraftHead:
+    """What gives a drafter's hidden states scores over the target's vocabulary. One call at a time a head."""
+
+    @staticmethod
+    def full(weights: Matrix) -> DraftHead:
+        """scores = weights · hidden, weights [vocab, width]."""
+    @staticmethod
+    def slim(down: Matrix, up: Matrix) -> DraftHead:
+        """scores = up · (down · hidden), down [rank, width], up [vocab, rank]."""
+    @staticmethod
+    def trimmed(weights: Matrix, ids: NDArray[np.int32], vocab: int) -> DraftHead:
+        """Scores of some target ids only: row i of weights [n, width] is that of ids[i] (in any order, none twice)."""
+    @staticmethod
+    def routed(down: Matrix, up: Matrix, exact: Matrix, candidates: int) -> DraftHead:
+        """The slim scores choose the `candidates` best rows (the lower id first among equals) of exact [vocab, width],
+        whose scores these are; `exact` is copied, row by row."""
+    @property
+    def width(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights that are read for one token."""
+    def argmax(
+        self, pool: Pool, hidden: Floats, ids: NDArray[np.int32], values: Floats, probabilities: Floats | None = None
+    ) -> None:
+        """For each row of hidden [m, width] the largest score and its lowest id, [m] each; a NaN wins. Probabilities:
+        e^value / Σ e^score over all that have a score. Scores are never written."""
+    def logits(self, pool: Pool, hidden: Floats, out: Floats) -> None:
+        """out [m, vocab], -inf where the head has no score."""
+
+class Drafter:
+    """An EAGLE-3 drafter (arXiv 2503.01840). Position t of a row holds token t + 1 and the target's features of t."""
+
+    def __init__(
+        self,
+        shape: Mapping[str, float],
+        embedding: Matrix,
+        fuse: Matrix | None,
+        norms: Mapping[str, Floats | None],
+        rope: tuple[Floats, Floats],
+        layers: Sequence[Mapping[str, Any]],
+        head: DraftHead,
+        pool: Pool,
+    ) -> None:
+        """`shape`: as for a Decoder (head_softcap is not used), and norm_before_residual (the residual is the normed
+        feature) and norm_output (the state after the final norm is fed back). `fuse` [hidden, features], None: features
+        are hidden wide. `norms`: hidden and final [hidden]; features None or [pieces, features / pieces], one norm for
+        each piece of the features. `layers` as for a Decoder, but q, k and v of the first take 2 · hidden:
+        [input_norm of the embedding; hidden norm of the feature]."""
+    @property
+    def head(self) -> DraftHead: ...
+    def forward(
+        self,
+        tokens: NDArray[np.int32],
+        inputs: Floats,
+        fused: bool,
+        stores: Sequence[KvStore],
+        starts: Sequence[int],
+        counts: Sequence[int],
+        hidden: Floats,
+        state: Floats,
+        /,
+    ) -> None:
+        """Append counts[r] of the packed tokens [N] to row r at position starts[r]. `inputs`: features [N, features] if
+        `fused`, else states [N, hidden]. Writes hidden [N, hidden], for the head, and the state to feed back."""
+    def draft(
+        self,
+        tokens: NDArray[np.int32],
+        features: Floats,
+        stores: Sequence[KvStore],
+        starts: Sequence[int],
+        counts: Sequence[int],
+        steps: Sequence[int],
+        stop_below: float,
+        ids: NDArray[np.int32],
+        probabilities: Floats | None = None,
+        go_on: float = 0.0,
+    ) -> None:
+        """Append as forward does, then draft greedily from each row's last position: up to steps[r] tokens, ended
+        before the first whose probability is below `stop_below`, and after one where the product of all probabilities
+        of the row is below `go_on`. Writes ids [rows, most steps] (-1 past the end) and
+        the winners' probabilities (0 past the end). A row of 0 steps only stores its keys and values. Drafted keys lie
+        past the row, to be overwritten. Raises FloatingPointError when a score is not finite."""
     def timing(self) -> dict[str, int]:
         """Nanoseconds since the last reset, by kind of work: linear, attention, other, head."""
     def reset_timing(self) -> None: ...

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import torch
 
 
+VocabWeight = Literal["embedding", "head"]
+
+
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
     """What the rest of slimtier may know of a target without knowing its runtime."""
@@ -73,3 +76,7 @@ class Target(Protocol):
     def head(self, hidden: torch.Tensor, reduce: str = "logits") -> torch.Tensor | list[int]:
         """logits: float32 [M, vocab]. argmax: the M token ids, logits never written; the lowest id wins a tie.
         Raises NonFiniteError when a row is not finite."""
+
+    def weight(self, name: VocabWeight) -> torch.Tensor:
+        """The matrix of the token embeddings (before any scale) or of the head, float32 [vocab, hidden]: what a
+        drafter may share."""

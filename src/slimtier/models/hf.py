@@ -11,7 +11,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from slimtier.errors import ConfigError, InputError, NonFiniteError, UnsupportedError
-from slimtier.models.base import Cache, TargetInfo
+from slimtier.models.base import Cache, TargetInfo, VocabWeight
 from slimtier.models.hf_cache import HfCache, Row, cache_argument, new_row
 from slimtier.models.hf_load import (
     decoder_layers,
@@ -139,6 +139,11 @@ class HfTarget:
                     "check the weights, or use precision fp32"
                 )
         return logits.argmax(-1).tolist() if reduce == "argmax" else logits
+
+    def weight(self, name: VocabWeight) -> torch.Tensor:
+        """See `Target.weight`."""
+        module = self.model.get_input_embeddings() if name == "embedding" else self.model.get_output_embeddings()
+        return module.weight.detach().float()  # type: ignore[no-any-return]
 
     def _run(self, row: Row, tokens: Sequence[int]) -> torch.Tensor:
         """Append `tokens` to one row: hidden [T, hidden]."""

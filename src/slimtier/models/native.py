@@ -12,7 +12,7 @@ import torch
 
 from slimtier.errors import ConfigError, InputError, NonFiniteError
 from slimtier.kernels import available_threads, core, pool
-from slimtier.models.base import Cache, Target, TargetInfo
+from slimtier.models.base import Cache, Target, TargetInfo, VocabWeight
 from slimtier.models.config import NativeConfig
 from slimtier.models.precision import Role, kernel_matrix
 from slimtier.models.rope import rope_tables
@@ -90,6 +90,7 @@ class NativeTarget:
         self.pool = pool(threads if threads is not None else available_threads())
         built = _Builder(weights, precision)
         self.decoder = built.decoder(self.pool)
+        self.vocab_matrices = built.vocab_matrices
         self.rounded = built.rounded  # how many matrices were rounded again, by "stored type → precision"
         kind = built.kinds.most_common(1)[0][0]
         self._half_cache = kind in ("q8", "q4")
@@ -165,6 +166,14 @@ class NativeTarget:
         _require_finite(len(rows) == 0 or bool(torch.isfinite(torch.stack(logits.aminmax())).all()), self.info.name)
         return logits
 
+    def weight(self, name: VocabWeight) -> torch.Tensor:
+        """See `Target.weight`: what the packed matrix means."""
+        matrix = self.vocab_matrices[name]
+        rows = torch.empty((matrix.n, matrix.k))
+        for index, row in enumerate(rows.numpy()):
+            matrix.row(index, row)
+        return rows
+
     def topk(self, hidden: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The k largest logits [M, k], their ids [M, k] (the lower first among equals), and logsumexp [M] over the
         whole vocabulary; logits are never written."""
@@ -189,6 +198,7 @@ class _Builder:
         self.rounded: Counter[str] = Counter()
         self.step_bytes = 0
         self._rounded_names: set[str] = set()
+        self.vocab_matrices: dict[VocabWeight, Any] = {}
 
     def decoder(self, threads: Any) -> Any:
         config = self.weights.config
@@ -204,6 +214,7 @@ class _Builder:
             stored = self.weights.tensors[name].source
             if name in self._rounded_names:
                 self.rounded[f"{stored} → {self.precision}"] += 1
+        self.vocab_matrices = {"embedding": embedding, "head": head}
         self.step_bytes += head.nbytes
         layers = [self._layer(i, matrices) for i in range(config.num_layers)]
         return core.Decoder(

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from slimtier.errors import ConfigError, InputError, NonFiniteError
 from slimtier.kernels import naive
-from slimtier.models.base import Cache, TargetInfo
+from slimtier.models.base import Cache, TargetInfo, VocabWeight
 from slimtier.models.config import NativeConfig
 from slimtier.models.rope import rope_tables
 from slimtier.models.rows import Rows
@@ -219,6 +219,11 @@ class TorchTarget:
         if not bool(logits.isfinite().all()):
             raise NonFiniteError(f"{self.info.name} gave logits that are not finite; check the weights, or use fp32")
         return logits.argmax(-1).tolist() if reduce == "argmax" else logits
+
+    def weight(self, name: VocabWeight) -> torch.Tensor:
+        """See `Target.weight`."""
+        tied = name == "embedding" or self.config.vocab.tied
+        return self.weights["model.embed_tokens.weight" if tied else "lm_head.weight"].float()
 
 
 def captured(

@@ -25,7 +25,7 @@ from slimtier.models.hf_config import hf_config
 from slimtier.models.tensors import Codes, ModelWeights, StoredTensor
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+FLOAT_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
 
 def open_safetensors(directory: Path) -> ModelWeights:
@@ -39,7 +39,7 @@ def open_safetensors(directory: Path) -> ModelWeights:
     if not values:
         raise ModelFileError(f"{directory} has no config.json; copy the model's config.json into it")
     config = hf_config(path, values)
-    tensors = _all_tensors(directory)
+    tensors = all_tensors(directory)
     for name in [name for name in tensors if name.endswith("rotary_emb.inv_freq")]:
         del tensors[name]  # old checkpoints keep what the config says anyway
     if config.vocab.tied:
@@ -52,19 +52,22 @@ def open_safetensors(directory: Path) -> ModelWeights:
     return ModelWeights(config, stored, directory_end_ids(directory))
 
 
-def _all_tensors(directory: Path) -> dict[str, SafeTensor]:
-    """Every tensor of the model, whichever shard holds it."""
+def all_tensors(directory: Path, item_bytes: Mapping[str, int] = FLOAT_BYTES) -> dict[str, SafeTensor]:
+    """Every tensor of the model, whichever shard holds it. `item_bytes`: the formats that may be among them.
+
+    Raises ModelFileError for missing, truncated or damaged files, UnsupportedError for another number format.
+    """
     if not (directory / _WHOLE).is_file() and (directory / _INDEX).is_file():
-        return _sharded(directory)
+        return _sharded(directory, item_bytes)
     files = [directory / _WHOLE] if (directory / _WHOLE).is_file() else sorted(directory.glob("*.safetensors"))
     if len(files) != 1:
         raise ModelFileError(
             f"{directory} has {len(files)} *.safetensors and neither {_WHOLE} nor {_INDEX}; fetch the model again"
         )
-    return read_tensors(files[0])
+    return read_tensors(files[0], item_bytes)
 
 
-def _sharded(directory: Path) -> dict[str, SafeTensor]:
+def _sharded(directory: Path, item_bytes: Mapping[str, int]) -> dict[str, SafeTensor]:
     index = read_json(directory / _INDEX).get("weight_map")
     if not isinstance(index, dict):
         raise ModelFileError(f"{directory / _INDEX} has no weight_map; fetch the model again")
@@ -74,7 +77,7 @@ def _sharded(directory: Path) -> dict[str, SafeTensor]:
             raise ModelFileError(
                 f"{directory / _INDEX} names {shard}, which is no file beside it; fetch the model again"
             )
-        shards[shard] = read_tensors(directory / shard)
+        shards[shard] = read_tensors(directory / shard, item_bytes)
     tensors = {}
     for name, shard in index.items():
         if name not in shards[shard]:
@@ -83,7 +86,7 @@ def _sharded(directory: Path) -> dict[str, SafeTensor]:
     return tensors
 
 
-def read_tensors(path: Path) -> dict[str, SafeTensor]:
+def read_tensors(path: Path, item_bytes: Mapping[str, int] = FLOAT_BYTES) -> dict[str, SafeTensor]:
     """The tensors of one .safetensors file, mapped, not read."""
     try:
         with path.open("rb") as file:
@@ -96,18 +99,19 @@ def read_tensors(path: Path) -> dict[str, SafeTensor]:
     try:
         head = json.loads(data[8:start])
         head.pop("__metadata__", None)
-        return {name: _tensor(path, data, start, name, entry) for name, entry in head.items()}
+        return {name: _tensor(path, data, start, name, entry, item_bytes) for name, entry in head.items()}
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ModelFileError(f"the head of {path} is damaged ({error}); fetch it again") from error
 
 
-def _tensor(path: Path, data: mmap.mmap, start: int, name: str, entry: Mapping[str, Any]) -> SafeTensor:
+def _tensor(
+    path: Path, data: mmap.mmap, start: int, name: str, entry: Mapping[str, Any], item_bytes: Mapping[str, int]
+) -> SafeTensor:
     kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-    if kind not in _ITEM_BYTES:
-        raise UnsupportedError(
-            f"{path}: tensor {name} is {kind}, native reads {', '.join(_ITEM_BYTES)}; try --runtime hf"
-        )
-    if end - begin != math.prod(shape) * _ITEM_BYTES[kind] or begin < 0:
+    if kind not in item_bytes:
+        mend = "try --runtime hf" if item_bytes is FLOAT_BYTES else "convert it"
+        raise UnsupportedError(f"{path}: tensor {name} is {kind}, native reads {', '.join(item_bytes)}; {mend}")
+    if end - begin != math.prod(shape) * item_bytes[kind] or begin < 0:
         raise ValueError(f"tensor {name} of shape {list(shape)} has {end - begin} bytes")
     if start + end > len(data):
         raise ModelFileError(

@@ -30,6 +30,9 @@ class Verifier(Protocol):
     name: str
     lossless: bool
 
-    def verify(self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache) -> list[Verdict]:
+    def verify(
+        self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, capture: Sequence[int] = ()
+    ) -> list[Verdict]:
         """Run the target on each row's last token and its draft, decide, and leave the cache at
-        len(token_ids) + accepted (the draft's rejected tokens cropped)."""
+        len(token_ids) + accepted (the draft's rejected tokens cropped). `capture` names the target's layers whose
+        outputs the verdicts are to carry."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,7 +23,12 @@ Packed = TypeVar("Packed", torch.Tensor, list[int], Scores)
 
 
 def verify_blocks(
-    target: Target, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, lenience: float = 0.0
+    target: Target,
+    rows: Sequence[VerifyRow],
+    drafts: Sequence[Draft],
+    cache: Cache,
+    lenience: float = 0.0,
+    capture: Sequence[int] = (),
 ) -> list[Verdict]:
     """Verify one draft a row; see `Verifier.verify`. Each row's last token and draft are packed into one forward;
     slot j of a row scores what follows its first j draft tokens, the slot after the last one is the bonus.
@@ -34,11 +40,22 @@ def verify_blocks(
     lengths = [1 + len(draft.token_ids) for draft in drafts]
     tokens = [token for row, draft in zip(rows, drafts, strict=True) for token in (row.token_ids[-1], *draft.token_ids)]
     fused = [row.logprobs is None and lenience == 0.0 and not needs_logits(row.sampling) for row in rows]
-    hidden, _ = target.forward(tokens, cache, lengths)
+    hidden, streams = target.forward(tokens, cache, lengths, capture=capture)
     scores = _read_head(target, hidden, lengths, fused)
     verdicts = [_judge_row(*each, lenience) for each in zip(rows, drafts, scores, strict=True)]
     cache.crop([len(row.token_ids) + verdict.accepted for row, verdict in zip(rows, verdicts, strict=True)])
-    return verdicts
+    return _with_features(verdicts, streams, lengths) if streams else verdicts
+
+
+def _with_features(
+    verdicts: Sequence[Verdict], streams: Sequence[torch.Tensor], lengths: Sequence[int]
+) -> list[Verdict]:
+    """The verdicts with what of the streams [N, hidden] belongs to the tokens kept, side by side."""
+    starts = accumulate(lengths, initial=0)
+    return [
+        replace(verdict, features=torch.cat([stream[start : start + len(verdict.token_ids)] for stream in streams], -1))
+        for verdict, start in zip(verdicts, starts, strict=False)
+    ]
 
 
 def _check(draft: Draft, vocab_size: int) -> None:

@@ -35,7 +35,9 @@ class LenientVerifier:
         self.target = target
         self.lenience = lenience
 
-    def verify(self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache) -> list[Verdict]:
+    def verify(
+        self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, capture: Sequence[int] = ()
+    ) -> list[Verdict]:
         """See `Verifier.verify`. Raises InputError for gumbel coupling, under which a token is kept or not, with
         nothing for a lenience to widen."""
         for row in rows:
@@ -44,4 +46,4 @@ class LenientVerifier:
                     "coupling 'gumbel' and the verifier 'lenient' exclude each other: "
                     "use coupling 'rejection' or the verifier 'lossless'"
                 )
-        return verify_blocks(self.target, rows, drafts, cache, self.lenience)
+        return verify_blocks(self.target, rows, drafts, cache, self.lenience, capture)

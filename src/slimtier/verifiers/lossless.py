@@ -28,7 +28,9 @@ class LosslessVerifier:
     def __init__(self, target: Target) -> None:
         self.target = target
 
-    def verify(self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache) -> list[Verdict]:
+    def verify(
+        self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, capture: Sequence[int] = ()
+    ) -> list[Verdict]:
         """See `Verifier.verify`. Raises InputError for a draft of another vocabulary, NonFiniteError for a row whose
         logits give no distribution."""
-        return verify_blocks(self.target, rows, drafts, cache)
+        return verify_blocks(self.target, rows, drafts, cache, capture=capture)

@@ -1,0 +1,167 @@
+"""What each choice of a draft's training is worth: arms that differ in one thing, the same capture, data and steps.
+
+    python -m benchmarks.ablations captured --steps 200
+
+The base is a slim head of rank hidden / 8, started by ridge regression and activation-weighted SVD, trained with KL,
+most steps with one draft step and the last with three. Every arm has the same short budget: the arms are compared with
+each other, none of them is a finished draft. Numbers are those of rows that are held out, over the full vocabulary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import markdown_table, output_path, parser, say, writer
+
+NAME = "ablations"
+BASE = ("unroll.phases=[[1,0.8],[3,0.2]]", "loss.candidates=4096", "optimisation.lr=1e-3", "run.validation_steps=5")
+QUICK_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """`group`: what the arm's settings vary."""
+
+    group: str
+    name: str
+    settings: tuple[str, ...] = ()
+
+
+def make_arms(hidden: int, vocab: int) -> list[Arm]:
+    ranks = [Arm("rank", f"d/{part}", (f"drafter.rank={hidden // part}",)) for part in (4, 8, 16, 32)]
+    inits = [Arm("init", name, (f"init.head={name}",)) for name in ("random", "svd", "activation-svd")] + [
+        Arm("init", "all random", ("init.head=random", "init.fc=random"))
+    ]
+    losses = [Arm("loss", kind, (f"loss.kind={kind}",)) for kind in ("kl", "ce", "tv", "lk")]
+    depths = [Arm("K", str(steps), (f"unroll.phases=[[1,0.8],[{steps},0.2]]",)) for steps in (1, 3, 5, 7)]
+    heads = [Arm("head", "full", ("drafter.head=full",)), Arm("head", "slim")]
+    heads += [
+        Arm("head", f"trimmed {size}", ("drafter.head=trimmed", f"drafter.size={size}"))
+        for size in (8192, 16384, 32768)
+        if size < vocab
+    ]
+    heads.append(Arm("head", "routed", ("drafter.head=routed", f"drafter.size={min(2048, vocab)}")))
+    others = [
+        Arm("optimiser", "adamw"),
+        Arm("optimiser", "muon", ("optimisation.optimiser=muon",)),
+        Arm("body", "two layers", ("drafter.layers=2",)),
+        Arm("body", "last layer of the target", ("init.layer=last",)),
+    ]
+    return ranks + inits + losses + depths + heads + others
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _options(argv)
+    from slimtier.models.native import open_weights
+    from slimtier.models.resolve import resolve
+
+    config = open_weights(resolve(arguments.model)).config
+    arms = make_arms(config.hidden_size, config.vocab.size)
+    arms = [arm for arm in arms if not arguments.groups or arm.group in arguments.groups]
+    steps = QUICK_STEPS if arguments.quick else arguments.steps
+    done: dict[tuple[str, ...], dict[str, Any]] = {}
+    rows = []
+    with writer(arguments, NAME) as out:
+        for arm in arms:
+            settings = tuple(one.replace("=last", f"={config.num_layers - 1}") for one in arm.settings)
+            if settings not in done:
+                done[settings] = train_arm(arguments, settings, steps)
+            say(f"{arm.group} {arm.name}: acceptance length {done[settings]['after']['acceptance_length']:.3f}")
+            row = {**asdict(arm), **done[settings]}
+            out.write("arm", **row)
+            rows.append(row)
+    print(table(rows))
+    if not arguments.quick:
+        draw(rows, output_path(arguments, NAME).with_suffix(".png"))
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser(__doc__ or "", NAME)
+    options.add_argument("capture", type=Path, help="a directory that `slimtier capture` wrote")
+    options.add_argument("--steps", type=int, default=200)
+    options.add_argument("--model", default="smollm2-135m")
+    options.add_argument("--groups", nargs="+", metavar="NAME", help="only these: rank init loss K head optimiser body")
+    return options.parse_args(argv)
+
+
+def train_arm(arguments: argparse.Namespace, settings: Sequence[str], steps: int) -> dict[str, Any]:
+    """Train one arm; its held-out numbers before the first step and after the last, and how long it took."""
+    import torch
+
+    from slimtier.train.config import read_config
+    from slimtier.train.journal import read_lines
+    from slimtier.train.run import Request, train
+
+    torch.set_num_threads(arguments.threads)
+    fixed = (f"optimisation.steps={steps}", f"optimisation.seed={arguments.seed}", f"run.checkpoint_every={steps}")
+    config = read_config(None, (*BASE, *fixed, f"run.validate_every={steps}", *settings))
+    with tempfile.TemporaryDirectory() as place:
+        started = time.perf_counter()
+        outcome = train(Request(arguments.capture, arguments.model, Path(place), config), lambda words: None, _quiet)
+        checks = [line for line in read_lines(Path(place) / "metrics.jsonl") if "validation" in line]
+    return {
+        "before": checks[0]["validation"],
+        "after": checks[-1]["validation"],
+        "steps": steps,
+        "answer_tokens": outcome.answer_tokens,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _quiet(done: int, total: int) -> None:
+    """Shards are checked in silence."""
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    headers = [
+        "varied",
+        "arm",
+        "top-1 at step 0, %",
+        "top-1 after, % by draft step",
+        "acceptance length",
+        "sampled",
+        "s",
+    ]
+    cells = [
+        [
+            row["group"],
+            row["name"],
+            100 * row["before"]["top1"][0],
+            " ".join(f"{100 * value:.1f}" for value in row["after"]["top1"]),
+            row["after"]["acceptance_length"],
+            row["after"]["sampled_length"],
+            row["seconds"],
+        ]
+        for row in rows
+    ]
+    return markdown_table(headers, cells)
+
+
+def draw(rows: Sequence[dict[str, Any]], picture: Path) -> None:
+    """A bar of acceptance length for each arm, one panel a group."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    figure, panels = pyplot.subplots(1, len(groups), figsize=(2.6 * len(groups), 3.4), sharey=True, squeeze=False)
+    lowest = min(row["after"]["acceptance_length"] for row in rows)
+    for panel, group in zip(panels[0], groups, strict=True):
+        mine = [row for row in rows if row["group"] == group]
+        panel.bar([row["name"] for row in mine], [row["after"]["acceptance_length"] for row in mine])
+        panel.set(title=group, ylim=(max(1.0, lowest - 0.1), None))
+        panel.tick_params(axis="x", rotation=60)
+    panels[0][0].set_ylabel("acceptance length, held out, K = 5")
+    figure.tight_layout()
+    figure.savefig(picture, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

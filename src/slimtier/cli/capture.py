@@ -1,0 +1,81 @@
+"""`slimtier capture`: the target's answers and states, for `slimtier train`."""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slimtier.cli import common
+from slimtier.errors import ConfigError
+
+_GB = 10**9
+
+
+def capture(
+    prompts: Annotated[Path, typer.Argument(help="JSON Lines: prompt, turns or messages in each row.")],
+    out: Annotated[Path, typer.Option(help="The directory to write, or to go on with.")],
+    tokens: Annotated[int, typer.Option(help="Answer tokens to keep.")] = 1_000_000,
+    disk_budget: Annotated[float, typer.Option(help="The most to write, in GB.")] = 10.0,
+    model: common.Model = common.DEFAULT_MODEL,
+    precision: common.Precision = "q8",
+    held_out: Annotated[
+        Path | None, typer.Option(help="Evaluation data: prompts that share 13 words in a row are dropped.")
+    ] = None,
+    threads: common.Threads = None,
+    set_: common.Set = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Let MODEL answer PROMPTS and keep its states; the size is told first, a signal loses at most one shard.
+
+    Settings: layers, top_n, temperatures, max_new_tokens, max_prompt_tokens, max_positions, drawn_turns, drawn_every,
+    rows, seed.
+
+    Example: slimtier capture prompts.jsonl --out captured --tokens 200000 --set drawn_every=2
+    """
+    if not 0 < disk_budget < 1e6 or tokens < 1:
+        raise ConfigError("--disk-budget and --tokens must be above 0")
+    from slimtier.train.prompts import read_prompts
+
+    given = common.read_pairs(set_)
+    kept = read_prompts(prompts)
+    if held_out is not None:
+        from slimtier.train.overlap import read_held_out, without
+
+        kept = without(kept, read_held_out(held_out))
+    for reason, count in kept.dropped.items():
+        common.note(f"{count} prompts not used: {reason}")
+    if kept.answers_left_out:
+        common.note(f"{kept.answers_left_out} answers in {prompts} left out: the model writes its own")
+    captured = _run(kept, out, tokens, int(disk_budget * _GB), model, precision, threads, given)
+    for reason, count in captured.dropped.items():
+        common.note(f"{count} conversations dropped: {reason}")
+    if json:
+        typer.echo(json_module.dumps(asdict(captured)))
+    else:
+        end = "; the disk budget is used up" if captured.full else ""
+        common.note(f"{captured.answer_tokens} answer tokens, {captured.bytes / _GB:.2f} GB in {out}{end}")
+
+
+def _run(
+    prompts: Any, out: Path, tokens: int, budget: int, model: str, precision: str, threads: int | None, given: Any
+) -> Any:
+    from slimtier.config import read_dataclass
+    from slimtier.drafters.eagle.config import default_capture
+    from slimtier.loading import RunOptions, load
+    from slimtier.models.resolve import resolve
+    from slimtier.train import capture as work
+    from slimtier.train.answers import AnswerSettings
+
+    files = resolve(model)
+    with common.patience(f"loading {model}"):
+        loaded = load(files, RunOptions("auto", precision, threads))
+    layers = list(default_capture(loaded.target.info.num_layers))
+    settings = read_dataclass(AnswerSettings, {"layers": layers, **given}, "--set")
+    planned = work.plan(settings, loaded.target.info.hidden_size, tokens, budget)
+    common.note(f"about {planned.bytes / _GB:.2f} GB for {tokens} answer tokens")
+    with common.bar("capturing", "answer tokens", tokens) as advance:
+        return work.capture(loaded, work.embedding_of(files), prompts, out, settings, planned, advance)

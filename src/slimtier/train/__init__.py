@@ -1,0 +1,1 @@
+"""Training a draft: what the target wrote, and the network that learns to foresee it."""

@@ -1,0 +1,164 @@
+"""`slimtier capture`: the target answers prompts, and its states are kept as it writes, for training a drafter."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slimtier.errors import ConfigError, InputError
+from slimtier.loading import Loaded
+from slimtier.models.native import open_weights
+from slimtier.models.resolve import ModelFiles
+from slimtier.provenance import Provenance
+from slimtier.train.answers import AnswerSettings, AnswerWriter, Script, layers_of
+from slimtier.train.normal_equations import NormalEquations
+from slimtier.train.prompts import Conversation, PromptFile
+from slimtier.train.shard_writer import ShardWriter, answer_bytes, position_bytes
+from slimtier.train.turns import Dialogue
+
+FORMAT = 1
+MANIFEST, STATISTICS = "capture.json", "statistics.safetensors"
+POSITIONS_PER_ANSWER_TOKEN = 2.2  # prompts included; a guess for the size told before the start
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a capture will take: answer tokens wanted, bytes expected, and the most it may use."""
+
+    tokens: int
+    bytes: int
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a capture holds in the end; `dropped`: conversations not kept, by reason; `full`: the budget ended it."""
+
+    answer_tokens: int
+    bytes: int
+    rows: int
+    dropped: dict[str, int]
+    full: bool
+
+
+def plan(settings: AnswerSettings, hidden_size: int, tokens: int, budget: int) -> Plan:
+    """The size of a capture of `tokens` answer tokens. Raises ConfigError when `budget` bytes do not hold it."""
+    per_token = POSITIONS_PER_ANSWER_TOKEN * position_bytes(hidden_size * len(settings.layers))
+    size = int(tokens * (per_token + answer_bytes(settings.top_n)))
+    if size > budget:
+        fitting = int(tokens * budget / size)
+        raise ConfigError(
+            f"{tokens} answer tokens take about {size / 1e9:.1f} GB and the disk budget is {budget / 1e9:.1f} GB: "
+            f"ask for {fitting} tokens or raise --disk-budget"
+        )
+    return Plan(tokens, size, budget)
+
+
+def embedding_of(files: ModelFiles) -> torch.Tensor:
+    """The target's embedding [vocab, hidden], float32."""
+    return torch.from_numpy(open_weights(files).tensors["model.embed_tokens.weight"].dense())
+
+
+def capture(
+    loaded: Loaded,
+    embedding: torch.Tensor,
+    prompts: PromptFile,
+    directory: Path,
+    settings: AnswerSettings,
+    planned: Plan,
+    report: Callable[[int, int], None] = lambda tokens, wanted: None,
+) -> Captured:
+    """Answer conversations until `planned.tokens` answer tokens are kept, or the budget is used; go on from what
+    `directory` already holds. `report(answer tokens, wanted)` is called as it goes. embedding [vocab, hidden]."""
+    info = loaded.target.info
+    layers_of(settings.layers, info.num_layers)
+    directory.mkdir(parents=True, exist_ok=True)
+    _agree(directory / MANIFEST, _manifest(loaded, prompts, settings))
+    shards = ShardWriter(directory)
+    sums = NormalEquations(embedding, info.hidden_size * len(settings.layers))
+    sums.load(directory / STATISTICS)
+    writer = AnswerWriter(loaded.target, settings, info.eos_token_ids)
+    scripts = _scripts(loaded.tokenizer, prompts.conversations, settings, shards.done())
+    full = False
+    if shards.answer_tokens < planned.tokens:
+        for row in writer.write(_patient(scripts, writer, len(prompts.conversations))):
+            sums.add(row)
+            if shards.add(row):
+                sums.save(directory / STATISTICS)
+                full = shards.bytes >= planned.budget
+            report(shards.answer_tokens, planned.tokens)
+            if full or shards.answer_tokens >= planned.tokens:
+                break
+        shards.flush()
+        sums.save(directory / STATISTICS)
+    if not shards.lines:
+        raise InputError(f"no conversation could be used: {writer.dropped or 'the prompts are empty'}")
+    rows = sum(line["rows"] for line in shards.lines)
+    return Captured(shards.answer_tokens, shards.bytes, rows, dict(writer.dropped), full)
+
+
+def _scripts(
+    tokenizer: Any, conversations: Sequence[Conversation], settings: AnswerSettings, done: set[int]
+) -> Iterator[tuple[int, Script]]:
+    """Conversation after conversation, over and over, each time at another temperature and with other draws; every
+    `drawn_every`-th is the target's from its first word."""
+    own = Conversation("drawn", ())
+    for number in itertools.count():
+        if number in done:
+            continue
+        drawn = settings.drawn_turns[number % len(settings.drawn_turns)]
+        if settings.drawn_every and number % settings.drawn_every == 0:
+            yield number, Dialogue(tokenizer, own, 1 + drawn)
+        else:
+            place = (number + number // len(conversations)) % len(conversations)
+            yield number, Dialogue(tokenizer, conversations[place], drawn)
+
+
+def _patient(scripts: Iterator[tuple[int, Script]], writer: AnswerWriter, count: int) -> Iterator[tuple[int, Script]]:
+    """`scripts`, unless all prompts were tried and not one conversation came of them."""
+    for given, script in enumerate(scripts):
+        if not writer.finished and given >= 2 * count + writer.settings.rows:
+            return
+        yield script
+
+
+def _manifest(loaded: Loaded, prompts: PromptFile, settings: AnswerSettings) -> dict[str, Any]:
+    info = loaded.target.info
+    spoken = json.dumps([asdict(conversation) for conversation in prompts.conversations]).encode()
+    backend = getattr(loaded.tokenizer, "backend", None)
+    return {
+        "format": FORMAT,
+        "model": info.name,
+        "precision": info.precision,
+        "tokenizer_sha256": hashlib.sha256(backend.to_str().encode()).hexdigest() if backend else None,
+        "vocab_size": info.vocab_size,
+        "hidden_size": info.hidden_size,
+        "num_layers": info.num_layers,
+        "prompts_sha256": hashlib.sha256(spoken).hexdigest(),
+        **asdict(settings),
+        "provenance": Provenance.collect(seed=settings.seed).to_dict(),
+    }
+
+
+def _agree(path: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest, or check that the capture that is there was made the same way."""
+    manifest = json.loads(json.dumps(manifest))
+    if not path.is_file():
+        beside = path.with_suffix(".part")
+        beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        beside.replace(path)
+        return
+    held = json.loads(path.read_text(encoding="utf-8"))
+    for key in manifest:
+        if key not in ("provenance", "rows") and held.get(key) != manifest[key]:
+            raise ConfigError(
+                f"{path.parent} was captured with {key} {held.get(key)!r}, not {manifest[key]!r}: "
+                "use the same settings to go on, or another directory"
+            )

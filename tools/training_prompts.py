@@ -1,0 +1,98 @@
+"""Makes the mix of prompts that the shipped draft is trained on.
+
+    python -m tools.training_prompts PROMPTS.jsonl --texts texts.jsonl --eval DIR --out mix.jsonl
+
+PROMPTS.jsonl has rows {"source", "prompt"}: grade-school sums, whose source begins with gsm8k, and all sorts of others.
+texts.jsonl is from tools/training_texts.py. Added are templated prompts of the kinds that are missing, long ones made
+of the texts, and further turns. Nothing that shares 13 words in a row with the .jsonl files in DIR is kept. Every
+prefix of the output has the mix; the same seed gives the same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import track
+
+from slimtier.errors import InputError
+from slimtier.train.overlap import read_held_out
+from slimtier.train.prompts import read_prompts
+from tools.prompt_mix.documents import read_documents
+from tools.prompt_mix.mix import Mix, Prompt
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Write the mix and print what is in it; 1 after an error."""
+    arguments = parse_arguments(given)
+    try:
+        rows = [row for path in arguments.prompts for row in single_prompts(path)]
+        documents = [document for path in arguments.texts for document in read_documents(path)]
+        mix = Mix(rows, documents, read_held_out(arguments.eval), Random(arguments.seed))
+        with replacing(arguments.out) as out:
+            conversations = mix.conversations(arguments.count)
+            for one in track(conversations, "drawing prompts", arguments.count, console=Console(stderr=True)):
+                out.write(json.dumps({"source": one.source, "turns": one.turns}, ensure_ascii=False) + "\n")
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(mix.report())
+    missing = arguments.count - mix.counts.total()
+    if missing:
+        print(f"all kinds were exhausted {missing} rows before the {arguments.count} asked for")
+    return 0
+
+
+def single_prompts(path: Path) -> list[Prompt]:
+    """(source, text) of every usable row; says which rows are not."""
+    file = read_prompts(path)
+    longer = sum(len(one.turns) > 1 or one.system is not None for one in file.conversations)
+    dropped = dict(file.dropped) | ({"more than a single prompt": longer} if longer else {})
+    for reason, count in dropped.items():
+        print(f"{path}: {count} rows left out: {reason}")
+    return [(one.source, one.turns[0]) for one in file.conversations if len(one.turns) == 1 and one.system is None]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A text file beside `path`, which takes its name when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as out:
+            yield out
+            out.flush()
+            os.fsync(descriptor)
+        os.chmod(name, 0o644)  # mkstemp's is for the owner alone
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.training_prompts",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("prompts", nargs="+", type=Path, metavar="PROMPTS.jsonl")
+    parser.add_argument("--texts", nargs="*", type=Path, default=[], help="what tools/training_texts.py wrote")
+    parser.add_argument("--eval", type=Path, required=True, help="directory of held-out .jsonl and .jsonl.gz files")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=20000, help="rows (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
