@@ -93,9 +93,10 @@ class Engine:
     ) -> Engine:
         """Load a model: an alias, a directory, a .gguf file or a hub id.
 
-        drafter: auto, ngram (min_ngram, max_ngram), draft_model (draft_model=PATH), layer_skip (skip_layers="5,16"),
-        none; num_speculative_tokens: how far it drafts at most (None: as suits the drafter). verifier: lossless, or
-        lenient (lenience=...), which is lossy. precision: auto, fp32, bf16, q8, q4.
+        drafter: auto (draft, and the settings of ngram), eagle3 (draft=DIRECTORY, confidence, draft_precision), ngram
+        (min_ngram, max_ngram), draft_model (draft_model=PATH), layer_skip (skip_layers="5,16"), none; left out, draft
+        is the one shipped for the model. num_speculative_tokens: how far it drafts at most (None: as suits the
+        drafter). verifier: lossless, or lenient (lenience=...), which is lossy. precision: auto, fp32, bf16, q8, q4.
         Raises ConfigError for a name or setting that is unknown or does not fit, before anything is loaded.
         """
         check_settings(drafter, verifier, settings)

@@ -11,10 +11,11 @@ import torch
 
 from slimtier.drafters.auto import Asked, AutoDrafter
 from slimtier.drafters.cost import Calibration
+from slimtier.drafters.eagle.drafter import Drafted
 from slimtier.drafters.eagle.runtime import Stop
 from slimtier.engine import Engine
 from slimtier.sampling import probabilities
-from slimtier.types import SamplingParams, StopParams, Verdict
+from slimtier.types import Draft, SamplingParams, StopParams, Verdict
 from slimtier.verifiers.lossless import LosslessVerifier
 from tests.decoding import decode_rows, make_row
 from tests.drafters.eagle.drafts import Checked, make_drafter
@@ -98,9 +99,6 @@ class Fixed:
         self.stops: list[Any] = []
 
     def draft(self, contexts: Any, limits: Any, stops: Any) -> Any:
-        from slimtier.drafters.eagle.drafter import Drafted
-        from slimtier.types import Draft
-
         self.stops += stops
         return [Drafted(Draft((7,) * limit), (self.confidence,) * limit) for limit in limits]
 
@@ -184,18 +182,15 @@ def test_sampled_rows_decide_alike_whatever_the_clock_and_the_company() -> None:
 TABLE = torch.tensor([[1.0, 0.2, -0.5, 0.4], [-1.0, 0.8, 0.3, 0.0], [0.5, 0.5, 0.1, -2.0], [0.0, -0.3, 1.2, 0.6]])
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "auto"])
-@pytest.mark.parametrize("confidence", [0.0, 0.5])
+@pytest.mark.parametrize(("kind", "confidence"), [("eagle3", 0.0), ("eagle3", 0.5), ("auto", 0.0)])
 def test_pairs_of_sampled_tokens_follow_the_target(kind: str, confidence: float) -> None:
     """A draft that ends by what is known before the draw leaves every distribution as it is."""
-    if (kind, confidence) == ("auto", 0.5):
-        pytest.skip("auto has no confidence of its own")
     target = StubTarget(4, order=1, logits_of=lambda history: TABLE[history[-1]], max_positions=300)
     network = make_drafter(target, confidence)
     drafter = network if kind == "eagle3" else AutoDrafter(network=network)
-    requests = [SamplingParams(temperature=1.0, top_p=0.95, seed=seed) for seed in range(60)]
+    requests = [SamplingParams(temperature=1.0, top_p=0.95, seed=seed) for seed in range(40)]
     rows, verdicts = speculate(
-        LosslessVerifier(target), target, drafter, [(0, 1)] * 60, requests, count=120, num_speculative_tokens=3
+        LosslessVerifier(target), target, drafter, [(0, 1)] * 40, requests, count=120, num_speculative_tokens=3
     )
     drafted = Counter(verdict.examined for row in verdicts for verdict in row)
     assert len(drafted) > 2
@@ -205,4 +200,4 @@ def test_pairs_of_sampled_tokens_follow_the_target(kind: str, confidence: float)
     expected = torch.stack([probabilities(logits, requests[0]) for logits in TABLE]).double().numpy()
     assert counts[expected == 0].sum() == 0
     variation = np.abs(counts - counts.sum(1, keepdims=True) * expected).sum() / 2 / counts.sum()
-    assert variation < 0.03
+    assert variation < 0.035

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slimtier.result import Result
 
 Model = Annotated[str, typer.Option(help="An alias (see `slimtier models`), a directory, a .gguf file or a hub id.")]
-Drafter = Annotated[str, typer.Option(help="auto, ngram, draft_model, layer_skip or none.")]
+Drafter = Annotated[str, typer.Option(help="auto, eagle3, ngram, draft_model, layer_skip or none.")]
 Verifier = Annotated[str, typer.Option(help="lossless; lenient changes the output and must be asked for.")]
 Runtime = Annotated[str, typer.Option(help="auto, native or hf (any transformers model).")]
 Precision = Annotated[str, typer.Option(help="auto (the file's own), fp32, bf16, q8 or q4.")]

@@ -35,20 +35,20 @@ class DrafterPart:
 
 @dataclass(frozen=True, slots=True)
 class InitPart:
-    """What it starts from. layer: "random", or the number of a target layer; ridge: the penalty, relative to the mean
-    of the diagonal."""
+    """What it starts from. layer: "random", or the number of a target layer; ridge: the penalty, relative to the
+    diagonal."""
 
     layer: str = "random"
     fc: Literal["ridge", "random"] = "ridge"
     head: Literal["activation-svd", "svd", "random"] = "activation-svd"
-    ridge: float = 1e-4
+    ridge: float = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class OptimisationPart:
     """How it is trained. steps 0: as many as `epochs` take; batch_tokens: labelled positions a step; warmup and
-    final_lr are shares of the steps and of the peak rate; muon_lr is that of the body's matrices under muon;
-    ema 0: none."""
+    final_lr are shares of the steps and of the peak rate; muon_lr is that of the matrices under muon, but for those
+    that have a row for each token; ema 0: none."""
 
     optimiser: Literal["adamw", "muon"] = "adamw"
     lr: float = 4e-4

@@ -12,6 +12,7 @@ from torch import nn
 from slimtier.train.config import OptimisationPart
 
 _BETAS = (0.9, 0.95)
+_BY_TOKEN = ("head.weight", ".up")
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024
 
 
@@ -25,9 +26,10 @@ def rate(step: int, steps: int, config: OptimisationPart) -> float:
 
 
 def make_optimisers(network: nn.Module, config: OptimisationPart) -> list[torch.optim.Optimizer]:
-    """Each group has its peak rate as "peak_lr". Under muon AdamW keeps the head, and all that is no matrix."""
+    """Each group has its peak rate as "peak_lr". Under muon AdamW keeps what has a row for each token, and all that is
+    no matrix."""
     trained = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
-    muon = [w for name, w in trained if config.optimiser == "muon" and w.dim() == 2 and not name.startswith("head.")]
+    muon = [w for name, w in trained if config.optimiser == "muon" and w.dim() == 2 and not name.endswith(_BY_TOKEN)]
     taken = {id(weight) for weight in muon}
     others = [weight for _, weight in trained if id(weight) not in taken]
     made: list[torch.optim.Optimizer] = [

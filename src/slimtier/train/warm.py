@@ -25,6 +25,7 @@ from slimtier.train.shards import CaptureInfo
 _STD = 0.02
 _NARROWING = 8  # hidden / rank of a slim head
 _SMOOTHING = 0.1  # of token frequencies
+_ERROR = 0.1  # variance of a draft's error, of that of y
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +151,10 @@ def _random_layer(layer: Layer) -> None:
 
 def ridge_fc(statistics: Statistics, penalty: float) -> torch.Tensor:
     """[hidden, streams · hidden]: the linear map from a position's streams to the target's next final state with the
-    least squared error; `penalty` is relative to the mean of the diagonal."""
+    least squared error; `penalty` is relative to the diagonal: a few elements are hundreds of times the others."""
     skipped = len(statistics.yty)  # the embedding's part of x reaches the drafter through its attention
     gram = statistics.xtx[skipped:, skipped:]
-    gram = gram + torch.eye(len(gram), dtype=gram.dtype) * (penalty * gram.diagonal().mean())
+    gram = gram + torch.diag(gram.diagonal() * penalty)
     solved: torch.Tensor = torch.linalg.solve(gram, statistics.xty[skipped:])
     return solved.T.float()
 
@@ -209,10 +210,16 @@ def start_head(
         slim = own.router if isinstance(own, RoutedHead) else own
         if isinstance(slim, SlimHead):
             weighted = kind == "activation-svd"
-            moments = statistics.yty / statistics.count if weighted else None
+            moments = _as_drafted(statistics.yty / statistics.count) if weighted else None
             down, up = low_rank(head, len(slim.down), moments, frequencies if weighted else None)
             slim.down.copy_(down)
             slim.up.copy_(up)
+
+
+def _as_drafted(moments: torch.Tensor) -> torch.Tensor:
+    """Second moments of y and some error, as a draft's states have it: without it directions in which y hardly varies
+    would be read with great gain."""
+    return moments + torch.diag(moments.diagonal() * _ERROR)
 
 
 def low_rank(

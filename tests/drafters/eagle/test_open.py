@@ -20,7 +20,9 @@ from slimtier.engine import Engine
 from slimtier.errors import ConfigError, ModelFileError, VocabularyError
 from slimtier.models.hf import HfTarget
 from slimtier.models.native_torch import TorchTarget
+from slimtier.models.resolve import ModelFiles
 from slimtier.models.safetensors_file import open_safetensors
+from slimtier.models.tokenizer import load_tokenizer
 from slimtier.registry import check_settings
 from tests.drafters.eagle.drafts import save_random
 from tests.generating import assert_as_plain, batch, model_of
@@ -111,7 +113,6 @@ def test_a_shipped_draft_is_found_by_alias_and_by_file(tmp_path: Path, monkeypat
 def test_auto_takes_the_shipped_draft_unless_told_otherwise(
     model: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slimtier.registry.open_drafter", None, raising=False)
     for given, capture in ((None, ()), ("none", ()), (draft, (0, 1, 3))):
         settings = {} if given is None else {"draft": given}
         engine = Engine.from_pretrained(model, **settings)
@@ -154,11 +155,7 @@ def test_a_draft_of_another_model_is_refused(model: Path, draft: Path, tmp_path:
         other.info = info
         with pytest.raises(error, match=message):
             open_drafter(draft, other)
-    other = small_tokenizer(95)
-    other.save_pretrained(tmp_path)
-    from slimtier.models.resolve import ModelFiles
-    from slimtier.models.tokenizer import load_tokenizer
-
+    small_tokenizer(60).save_pretrained(tmp_path)
     with pytest.raises(VocabularyError, match="not those that"):
         open_drafter(draft, target, load_tokenizer(ModelFiles("x", "safetensors", tmp_path)))
 
