@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -91,3 +92,17 @@ def test_layers_are_checked() -> None:
     for wrong in ((), (4, 1), (1, 1), (-1, 2), (1, 12)):
         with pytest.raises(InputError, match="cannot be captured"):
             layers_of(wrong, 12)
+
+
+def test_another_runtime_writes_the_same_answers(tmp_path: Path) -> None:
+    from slimtier.models.native import open_weights
+    from slimtier.models.native_torch import TorchTarget
+
+    native = dialogues.loaded(tmp_path)
+    weights = open_weights(dialogues.ModelFiles("tiny", "safetensors", tmp_path))
+    torch_target = TorchTarget(weights, name="tiny", precision="fp32", device="cpu")
+    ours, theirs = write(native, SETTINGS), write(Loaded(torch_target, native.tokenizer), SETTINGS)
+    for number, row in ours.items():
+        assert row.token_ids.tolist() == theirs[number].token_ids.tolist()
+        assert torch.allclose(row.features.float(), theirs[number].features.float(), atol=2e-2)
+        assert torch.allclose(row.top_logprobs.float(), theirs[number].top_logprobs.float(), atol=2e-2)

@@ -78,7 +78,11 @@ def test_packing(tmp_path: Path) -> None:
     assert batch.rows == ((0, 12), (12, 17))
     assert batch.slots.tolist() == [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16]
     # the second's answers are 1 ... 6, and the first of them has no slot two before it
-    assert [(s.first, s.stop, s.key_row, s.key_first) for s in batch.segments] == [(0, 5, 0, 1), (5, 9, 0, 8), (9, 14, 12, 12)]
+    assert [(s.first, s.stop, s.key_row, s.key_first) for s in batch.segments] == [
+        (0, 5, 0, 1),
+        (5, 9, 0, 8),
+        (9, 14, 12, 12),
+    ]
     assert batch.num_labels.tolist() == [5, 4, 3, 2, 1, 4, 3, 2, 1, 5, 4, 3, 2, 1]
     assert batch.first_label.tolist() == [*range(9), 10, 11, 12, 13, 14]
     assert batch.positions.tolist() == [*range(12), *range(5)]

@@ -42,7 +42,7 @@ def test_it_survives_being_stored() -> None:
         ("unroll.phases=[[1.5,1]]", "give pairs of draft steps and share"),
         ("unroll.phases=[]", "give pairs of draft steps and share"),
         ("drafter.head=trimmed", "needs drafter.size"),
-        ("init.layer=last", "give random, or the number of a layer"),
+        ("init.layer=last", "give token, random, or the number of a layer"),
     ],
 )
 def test_what_cannot_be_is_refused(pair: str, words: str) -> None:
@@ -56,7 +56,9 @@ def test_contradictions_are_refused(norm: str) -> None:
         read_config(None, [f"drafter.{norm}=true"])
     with pytest.raises(ConfigError, match="exclude each other"):
         read_config(None, ["drafter.norm_before_fc=true", "drafter.fc_norm=true"])
-    assert read_config(None, [f"drafter.{norm}=true", "init.fc=random"])
+    with pytest.raises(ConfigError, match="init.layer token is solved together with fc"):
+        read_config(None, [f"drafter.{norm}=true", "init.fc=random"])
+    assert read_config(None, [f"drafter.{norm}=true", "init.fc=random", "init.layer=random"])
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def test_chunks_make_the_gradients_of_the_whole_loss(
         labels = labels_of(batch.top_ids[output.labels], batch.top_logprobs[output.labels], everything)
         each = losses_of(net.head.scores(output.hidden, None), labels, everything, "kl", 3.0).loss  # type: ignore[operator]
         if isinstance(net.head, RoutedHead):
-            each = each + 0.1 * losses_of(net.head.router.scores(output.hidden, None), labels, everything, "kl", 3.0).loss
+            each = (
+                each + 0.1 * losses_of(net.head.router.scores(output.hidden, None), labels, everything, "kl", 3.0).loss
+            )
         total = total + 0.8**step * each.sum() / labels.usable.sum()
     total.backward()  # type: ignore[no-untyped-call]
     assert report.loss == pytest.approx(float(total.detach()), rel=1e-5)
@@ -67,7 +69,9 @@ def test_a_candidate_set_comes_near_the_vocabulary(tiny_capture: Path) -> None:
     net, batch = network(), whole_batch(tiny_capture)
     batch.top_ids.clamp_(max=15)  # so that the set is smaller than the vocabulary
     exact = Gradients(net, LossPart(), Ranks()).add(batch, Unrolling(1, 0.8, 1.0), seed=0).loss
-    sampled = [Gradients(net, LossPart(candidates=40), Ranks()).add(batch, Unrolling(1, 0.8, 1.0), s) for s in range(20)]
+    sampled = [
+        Gradients(net, LossPart(candidates=40), Ranks()).add(batch, Unrolling(1, 0.8, 1.0), s) for s in range(20)
+    ]
     losses = torch.tensor([report.loss for report in sampled])
     assert float(losses.std()) > 0
     assert float(losses.mean()) == pytest.approx(exact, rel=0.03)
@@ -86,8 +90,14 @@ def test_two_processes_train_as_one(tiny_capture: Path, tiny_target: Path, tmp_p
     both = [
         subprocess.Popen(
             [sys.executable, "-c", code, arguments],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},  # fmt: skip
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+            },  # fmt: skip
         )
         for rank in range(2)
     ]

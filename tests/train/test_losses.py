@@ -30,7 +30,12 @@ def plain(kind: LossKind, ids: list[int], probs: list[float], logits: list[float
     acceptance = sum(min(pair) for pair in pairs)
     kl = sum(p * math.log(p / q) for p, q in pairs if p > 0)
     share = math.exp(-eta * acceptance)
-    found = {"kl": kl, "ce": -math.log(draft[0]), "tv": 1 - acceptance, "lk": share * kl + (1 - share) * (1 - acceptance)}
+    found = {
+        "kl": kl,
+        "ce": -math.log(draft[0]),
+        "tv": 1 - acceptance,
+        "lk": share * kl + (1 - share) * (1 - acceptance),
+    }
     return found[kind], acceptance
 
 

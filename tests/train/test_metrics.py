@@ -68,7 +68,9 @@ def test_a_picture_or_a_word_why_there_is_none(
     journal = Journal(tmp_path, steps=9, done=0)
     for step in (1, 2):
         journal.write({"step": step, "loss": 3.0 / step})
-    journal.path.write_text(journal.path.read_text() + json.dumps({"step": 2, "validation": {"top1": [0.1, 0.2]}}) + "\n")
+    journal.path.write_text(
+        journal.path.read_text() + json.dumps({"step": 2, "validation": {"top1": [0.1, 0.2]}}) + "\n"
+    )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     draw(journal, tmp_path / "curve.png")
     assert "pip install 'slimtier[train]'" in capsys.readouterr().err

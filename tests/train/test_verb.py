@@ -41,13 +41,23 @@ def test_one_line_says_what_is_wrong(tiny_capture: Path, tmp_path: Path) -> None
     assert "'step'" in output
     assert "did you mean 'steps'" in output
     code, output = call(str(tmp_path / "none"), "--out", run)
-    assert (code, output) == (1, f"error: there is no directory {tmp_path}/none: name one that `slimtier capture` wrote\n")
+    assert (code, output) == (
+        1,
+        f"error: there is no directory {tmp_path}/none: name one that `slimtier capture` wrote\n",
+    )
     assert not (tmp_path / "run").exists()
 
 
 def test_sigterm_leaves_a_run_that_goes_on(tiny_capture: Path, tiny_target: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, "-c", "from slimtier.cli.main import main; main()", "train", str(tiny_capture), "--model"]
+    command = [
+        sys.executable,
+        "-c",
+        "from slimtier.cli.main import main; main()",
+        "train",
+        str(tiny_capture),
+        "--model",
+    ]
     command += [str(tiny_target), "--out", str(out), *SETTINGS, "--set", "optimisation.steps=100000"]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
     begun = time.monotonic()

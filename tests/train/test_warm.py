@@ -15,13 +15,16 @@ from slimtier.models.resolve import resolve
 from slimtier.train.begin import begin, open_target, plain_state, soften
 from slimtier.train.config import LossPart, read_config
 from slimtier.train.gradients import Gradients
+from slimtier.train.own_token import start_own_token
 from slimtier.train.parallel import Ranks
 from slimtier.train.shards import open_capture
-from slimtier.train.warm import ScaledLinear, Statistics, low_rank, ridge_fc, start_body, start_head
+from slimtier.train.unroll import unroll
+from slimtier.train.warm import ScaledLinear, Statistics, low_rank, ridge, start_body, start_head
 from tests.train.captures import HIDDEN, STREAMS, VOCAB
 from tests.train.networks import network, whole_batch
 
 COUNT = 4000
+ONES = torch.ones(VOCAB, dtype=torch.float64)
 
 
 def drawn() -> tuple[torch.Tensor, torch.Tensor, Statistics]:
@@ -37,18 +40,18 @@ def drawn() -> tuple[torch.Tensor, torch.Tensor, Statistics]:
 def test_fc_is_the_least_squares_map_from_the_streams() -> None:
     x, y, statistics = drawn()
     solved = torch.linalg.lstsq(x[:, HIDDEN:], y).solution.T.float()
-    torch.testing.assert_close(ridge_fc(statistics, 0.0), solved, atol=1e-4, rtol=1e-3)
-    assert float(ridge_fc(statistics, 10.0).norm()) < float(solved.norm())
+    torch.testing.assert_close(ridge(statistics, 0.0, with_token=False), solved, atol=1e-4, rtol=1e-3)
+    assert float(ridge(statistics, 10.0, with_token=False).norm()) < float(solved.norm())
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1e-3])
 def test_the_body_begins_with_what_was_solved(penalty: float, tiny_target: Path) -> None:
     x, y, statistics = drawn()
     net = network()
-    config = read_config(None, [f"init.ridge={penalty}"])
-    start_body(net, config.init, open_weights(resolve(str(tiny_target))), statistics)
+    config = read_config(None, [f"init.ridge={penalty}", "init.layer=random"])
+    start_body(net, config.init, open_weights(resolve(str(tiny_target))), statistics, ONES)
     out = net.fuse(x[:50, HIDDEN:].float()) * net.norm.weight
-    wanted = x[:50, HIDDEN:].float() @ ridge_fc(statistics, penalty).T
+    wanted = x[:50, HIDDEN:].float() @ ridge(statistics, penalty, with_token=False).T
     torch.testing.assert_close(out, wanted, atol=1e-3, rtol=1e-3)
     layer = net.layers[0]
     assert isinstance(layer, Layer)
@@ -70,7 +73,9 @@ def test_low_rank_has_the_least_error_of_its_rank(weighted: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     head = torch.randn(VOCAB, HIDDEN, generator=generator) + 3
     frequencies = torch.rand(VOCAB, generator=generator, dtype=torch.float64) ** 4
-    weights = 0.1 / VOCAB + 0.9 * frequencies / frequencies.sum() if weighted else torch.full_like(frequencies, 1 / VOCAB)
+    weights = (
+        0.1 / VOCAB + 0.9 * frequencies / frequencies.sum() if weighted else torch.full_like(frequencies, 1 / VOCAB)
+    )
     down, up = low_rank(head, 6, statistics.yty / COUNT, frequencies if weighted else None)
     assert (down.shape, up.shape) == ((6, HIDDEN), (VOCAB, 6))
     least = error(head, up @ down, y, weights)
@@ -79,7 +84,9 @@ def test_low_rank_has_the_least_error_of_its_rank(weighted: bool) -> None:
     values, vectors = torch.linalg.eigh(statistics.yty / COUNT)
     matrix = weights.sqrt()[:, None] * centred @ (vectors * values.sqrt())
     assert least == pytest.approx(float(torch.linalg.svdvals(matrix)[6:].square().sum()), rel=1e-4)
-    torch.testing.assert_close((y @ down.double().T).square().mean(0), torch.ones(6, dtype=torch.float64), atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        (y @ down.double().T).square().mean(0), torch.ones(6, dtype=torch.float64), atol=1e-3, rtol=0
+    )
     plain = low_rank(head, 6, None, None)
     assert error(head, plain[1] @ plain[0], y, weights) > 1.01 * least
 
@@ -96,7 +103,7 @@ def test_heads_start_from_the_targets(kind: str) -> None:
     net = network(kind)
     head = torch.randn(VOCAB, HIDDEN)
     ids = torch.arange(0, VOCAB, 2)[:40] if kind != "trimmed" else torch.arange(24, 64)
-    start_head(net, "activation-svd", head, statistics, torch.ones(VOCAB, dtype=torch.float64), ids)
+    start_head(net, "activation-svd", head, statistics, ONES, ids)
     hidden = torch.randn(3, HIDDEN)
     logits = net.head.logits(hidden)  # type: ignore[operator]
     if kind in ("full", "trimmed"):
@@ -111,7 +118,7 @@ def test_heads_start_from_the_targets(kind: str) -> None:
 def test_a_layer_of_the_target_reads_the_feature(tiny_target: Path) -> None:
     _, _, statistics = drawn()
     net, target = network(), open_weights(resolve(str(tiny_target)))
-    start_body(net, read_config(None, ["init.layer=2"]).init, target, statistics)
+    start_body(net, read_config(None, ["init.layer=2"]).init, target, statistics, ONES)
     layer = net.layers[0]
     assert isinstance(layer, Layer)
     stored = torch.from_numpy(target.tensors["model.layers.2.self_attn.k_proj.weight"].dense())
@@ -119,7 +126,7 @@ def test_a_layer_of_the_target_reads_the_feature(tiny_target: Path) -> None:
     torch.testing.assert_close(layer.k_proj(torch.cat((torch.randn(5, HIDDEN), x), 1)), x @ stored.T)
     assert layer.down_proj.weight.any()
     with pytest.raises(ConfigError, match="init.layer is 9: the target's layers are 0 to 3"):
-        start_body(net, read_config(None, ["init.layer=9"]).init, target, statistics)
+        start_body(net, read_config(None, ["init.layer=9"]).init, target, statistics, ONES)
 
 
 def test_a_scaled_layer_is_the_same_map() -> None:
@@ -153,3 +160,25 @@ def test_softening_takes_the_least_loss(tiny_capture: Path) -> None:
         for factor in (1 / 1.2, 1.2):
             net.norm.weight.copy_(weight * factor)
             assert gradients.loss_of(batch) >= after or factor < 1  # the scales end where the norm is a quarter of it
+
+
+def test_a_head_looks_at_its_own_position_and_passes_the_token(tiny_capture: Path) -> None:
+    net, batch = network(), whole_batch(tiny_capture)
+    layer = net.layers[0]
+    assert isinstance(layer, Layer)
+    passed = torch.randn(HIDDEN, 6) @ torch.randn(6, HIDDEN) * 0.1  # of a rank that one head has room for
+    embedding = net.embedding + 2 * torch.randn(HIDDEN)  # as of a language model: they have a direction in common
+    frequencies = torch.full((VOCAB,), 1 / VOCAB, dtype=torch.float64)
+    with torch.no_grad():
+        net.embedding.copy_(embedding)
+        layer.o_proj.weight.zero_()
+        layer.down_proj.weight.zero_()
+        layer.input_layernorm.weight.fill_(1.0)
+        silent = net.fuse(batch.features[batch.slots].float())
+        start_own_token(layer, embedding, frequencies, passed)
+        net.norm.weight.fill_(1.0)
+        (output,) = unroll(net, batch, 1)
+        token = torch.nn.functional.rms_norm(embedding[batch.text[batch.key_text[batch.slots]]], (HIDDEN,))
+        wanted = net.norm(silent + token @ passed.T)
+        away = (output.hidden - wanted).norm() / (wanted - net.norm(silent)).norm()
+    assert float(away) < 0.3

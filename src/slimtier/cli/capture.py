@@ -25,6 +25,7 @@ def capture(
     held_out: Annotated[
         Path | None, typer.Option(help="Evaluation data: prompts that share 13 words in a row are dropped.")
     ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda (there with --precision bf16 or fp32).")] = "cpu",
     threads: common.Threads = None,
     set_: common.Set = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
@@ -38,6 +39,7 @@ def capture(
     """
     if not 0 < disk_budget < 1e6 or tokens < 1:
         raise ConfigError("--disk-budget and --tokens must be above 0")
+    from slimtier.loading import RunOptions
     from slimtier.train.prompts import read_prompts
 
     given = common.read_pairs(set_)
@@ -50,7 +52,8 @@ def capture(
         common.note(f"{count} prompts not used: {reason}")
     if kept.answers_left_out:
         common.note(f"{kept.answers_left_out} answers in {prompts} left out: the model writes its own")
-    captured = _run(kept, out, tokens, int(disk_budget * _GB), model, precision, threads, given)
+    options = RunOptions("auto", precision, threads, device)
+    captured = _run(kept, out, tokens, int(disk_budget * _GB), model, options, given)
     for reason, count in captured.dropped.items():
         common.note(f"{count} conversations dropped: {reason}")
     if json:
@@ -60,19 +63,17 @@ def capture(
         common.note(f"{captured.answer_tokens} answer tokens, {captured.bytes / _GB:.2f} GB in {out}{end}")
 
 
-def _run(
-    prompts: Any, out: Path, tokens: int, budget: int, model: str, precision: str, threads: int | None, given: Any
-) -> Any:
+def _run(prompts: Any, out: Path, tokens: int, budget: int, model: str, options: Any, given: Any) -> Any:
     from slimtier.config import read_dataclass
     from slimtier.drafters.eagle.config import default_capture
-    from slimtier.loading import RunOptions, load
+    from slimtier.loading import load
     from slimtier.models.resolve import resolve
     from slimtier.train import capture as work
     from slimtier.train.answers import AnswerSettings
 
     files = resolve(model)
     with common.patience(f"loading {model}"):
-        loaded = load(files, RunOptions("auto", precision, threads))
+        loaded = load(files, options)
     layers = list(default_capture(loaded.target.info.num_layers))
     settings = read_dataclass(AnswerSettings, {"layers": layers, **given}, "--set")
     planned = work.plan(settings, loaded.target.info.hidden_size, tokens, budget)

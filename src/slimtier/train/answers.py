@@ -25,9 +25,9 @@ _LOOP_STEP = 8
 @dataclass(frozen=True, slots=True)
 class AnswerSettings:
     """`layers`: outputs of these are kept; `top_n`: of the target's probabilities; `temperatures`: conversation i is
-    answered at temperatures[i % len]; above 0 a token is drawn from the top_n. `drawn_turns`: conversation i goes on for
-    drawn_turns[i % len] turns that the target writes for the user, and every drawn_every-th conversation (0: none) is
-    the target's from its first word. `rows`: conversations at a time; `max_positions`: where a conversation ends."""
+    answered at temperatures[i % len]; above 0 a token is drawn from the top_n. `drawn_turns`: conversation i goes on
+    for drawn_turns[i % len] turns that the target writes for the user, and every drawn_every-th conversation (0: none)
+    is the target's from its first word. `rows`: conversations at a time; `max_positions`: where one ends."""
 
     layers: tuple[int, ...]
     top_n: int = 64
@@ -170,7 +170,7 @@ class AnswerWriter:
             values, ids, logsumexp = top(hidden, self.settings.top_n)
             return ids, values - logsumexp[:, None]
         best = self.target.head(hidden).log_softmax(1).topk(self.settings.top_n, dim=1)
-        return best.indices, best.values
+        return best.indices.cpu(), best.values.cpu()
 
     def _append(self, row: _Row, token: int, top_ids: torch.Tensor, top_logprobs: torch.Tensor) -> bool:
         """Add a written token; False when the conversation is over."""
@@ -192,7 +192,7 @@ class AnswerWriter:
 
     def _finish(self, row: _Row) -> Answered | None:
         """What is kept of the row; its last token was never read and has no features, so it goes."""
-        features = torch.cat(row.features)
+        features = torch.cat(row.features).cpu()
         if not bool(torch.isfinite(features).all()):
             self._drop("a state is not finite in float16")
             return None
@@ -208,7 +208,7 @@ class AnswerWriter:
             torch.cat((features, features.new_zeros(1, features.shape[1]))),
             torch.stack([ids for ids, _ in row.tops]).to(torch.int32),
             torch.stack([logprobs for _, logprobs in row.tops]).half(),
-            torch.cat(row.final),
+            torch.cat(row.final).float().cpu(),
         )
 
 

@@ -27,7 +27,6 @@ from slimtier.train.shards import Capture, CaptureInfo, RowPlace
 from slimtier.train.tokens import always_kept, meant, token_counts, trimmed_ids
 from slimtier.train.warm import ScaledLinear, eagle_config, read_ends, read_statistics, start_body, start_head
 
-
 _SOFTENING_LABELS = 512
 _SCALES = tuple(1.2**power for power in range(-8, 2))
 
@@ -79,10 +78,10 @@ def begin(
     network = EagleNetwork(shape, ends.embedding, target.weights.config.max_positions)
     former = None if start is None else _former(start, shape)
     statistics = read_statistics(capture.directory)
+    frequencies = meant(capture, rows)
     if former is None:
-        start_body(network, config.init, target.weights, statistics)
+        start_body(network, config.init, target.weights, statistics, frequencies)
     if former is None or former.config.head != shape.head:
-        frequencies = meant(capture, rows) if config.init.head == "activation-svd" else None
         ids = _trimmed(target, capture, rows, config)
         start_head(network, config.init.head, ends.head, statistics, frequencies, ids)
     if former is not None:

@@ -35,10 +35,10 @@ class DrafterPart:
 
 @dataclass(frozen=True, slots=True)
 class InitPart:
-    """What it starts from. layer: "random", or the number of a target layer; ridge: the penalty, relative to the
-    diagonal."""
+    """What it starts from. layer: "token" (fc's regression takes the next token's embedding in, and a head of the
+    layer passes that on), "random", or the number of a target layer; ridge: the penalty, relative to the diagonal."""
 
-    layer: str = "random"
+    layer: str = "token"
     fc: Literal["ridge", "random"] = "ridge"
     head: Literal["activation-svd", "svd", "random"] = "activation-svd"
     ridge: float = 1e-3

@@ -20,6 +20,7 @@ from slimtier.drafters.eagle.network import EagleNetwork, Layer
 from slimtier.errors import ConfigError, ModelFileError
 from slimtier.models.tensors import ModelWeights
 from slimtier.train.config import DrafterPart, InitPart
+from slimtier.train.own_token import start_own_token
 from slimtier.train.shards import CaptureInfo
 
 _STD = 0.02
@@ -42,6 +43,11 @@ class Statistics:
     def stream_scale(self) -> torch.Tensor:
         """[streams · hidden] the root mean square of each element of the streams."""
         return (self.xtx.diagonal()[len(self.yty) :] / self.count).sqrt().float()
+
+    @property
+    def token_scale(self) -> torch.Tensor:
+        """[hidden] the root mean square of each element of the embedding."""
+        return (self.xtx.diagonal()[: len(self.yty)] / self.count).sqrt().float()
 
     @property
     def state_scale(self) -> torch.Tensor:
@@ -122,22 +128,42 @@ def eagle_config(target: ModelWeights, info: CaptureInfo, part: DrafterPart) -> 
     )
 
 
-def start_body(network: EagleNetwork, init: InitPart, target: ModelWeights, statistics: Statistics) -> None:
-    """Set fc, layers and the last norm. The branches of a random layer start silent, so that what was solved for fc
-    is what the head sees first."""
+def start_body(
+    network: EagleNetwork, init: InitPart, target: ModelWeights, statistics: Statistics, frequencies: torch.Tensor
+) -> None:
+    """Set fc, layers and the last norm; frequencies [vocab]: how often each token comes. The branches of a random
+    layer start silent, so that what was solved for fc is what the head sees first."""
     with torch.no_grad():
         for layer in network.layers:
             assert isinstance(layer, Layer)
             _random_layer(layer)
         nn.init.normal_(network.fc.weight, std=network.fc.in_features**-0.5)
         network.fc.weight.div_(statistics.stream_scale.clamp(min=1e-6))
-        if init.layer != "random":
+        if init.layer.isdecimal():
             _copy_layer(network, target, int(init.layer))
         # the residual stream carries y with each element at its own scale, so that all of them are about 1
         scale = statistics.state_scale.clamp(min=1e-6)
         network.norm.weight.copy_(scale)
-        if init.fc == "ridge":
-            network.fc.weight.copy_(ridge_fc(statistics, init.ridge) / scale[:, None])
+        if init.layer == "token":
+            _pass_token(network, statistics, init.ridge, frequencies)
+        elif init.fc == "ridge":
+            network.fc.weight.copy_(ridge(statistics, init.ridge, with_token=False) / scale[:, None])
+
+
+def _pass_token(network: EagleNetwork, statistics: Statistics, penalty: float, frequencies: torch.Tensor) -> None:
+    """fc and the first layer from one regression: on the streams and the embedding."""
+    hidden = network.config.hidden_size
+    solved = ridge(statistics, penalty, with_token=True) / statistics.state_scale.clamp(min=1e-6)[:, None]
+    network.fc.weight.copy_(solved[:, hidden:])
+    length = statistics.token_scale.square().mean().sqrt()  # the layer reads the embedding normed
+    layer = network.layers[0]
+    assert isinstance(layer, Layer)
+    start_own_token(layer, network.embedding, smoothed(frequencies), solved[:, :hidden] * length)
+
+
+def smoothed(frequencies: torch.Tensor) -> torch.Tensor:
+    """[vocab] float64, sum 1, none of them 0."""
+    return _SMOOTHING / len(frequencies) + (1 - _SMOOTHING) * frequencies.double() / frequencies.sum()
 
 
 def _random_layer(layer: Layer) -> None:
@@ -149,10 +175,11 @@ def _random_layer(layer: Layer) -> None:
             nn.init.ones_(weight)
 
 
-def ridge_fc(statistics: Statistics, penalty: float) -> torch.Tensor:
-    """[hidden, streams · hidden]: the linear map from a position's streams to the target's next final state with the
-    least squared error; `penalty` is relative to the diagonal: a few elements are hundreds of times the others."""
-    skipped = len(statistics.yty)  # the embedding's part of x reaches the drafter through its attention
+def ridge(statistics: Statistics, penalty: float, *, with_token: bool) -> torch.Tensor:
+    """[hidden, D]: the linear map from a position's streams (with_token: from the next token's embedding and them) to
+    the target's next final state with the least squared error; `penalty` is relative to the diagonal, of which a few
+    elements are hundreds of times the others."""
+    skipped = 0 if with_token else len(statistics.yty)
     gram = statistics.xtx[skipped:, skipped:]
     gram = gram + torch.diag(gram.diagonal() * penalty)
     solved: torch.Tensor = torch.linalg.solve(gram, statistics.xty[skipped:])
@@ -232,9 +259,7 @@ def low_rank(
     hidden = head.shape[1]
     if moments is None:
         moments = torch.eye(hidden, dtype=torch.float64)
-    weights = torch.full((len(head),), 1 / len(head), dtype=torch.float64)
-    if frequencies is not None:
-        weights = _SMOOTHING * weights + (1 - _SMOOTHING) * frequencies / frequencies.sum()
+    weights = smoothed(torch.ones(len(head)) if frequencies is None else frequencies)
     rows = head.double()
     rows = rows - weights @ rows
     values, vectors = torch.linalg.eigh(moments)
