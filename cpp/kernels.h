@@ -34,8 +34,15 @@ struct KvView {
   bool half;
 };
 
+// What a thread reads after a block: `bytes` of keys and of values, fetched meanwhile; 0 = not known.
+struct KvNext {
+  const uint8_t* keys;
+  const uint8_t* values;
+  int64_t bytes;
+};
+
 constexpr int kKeyBlock = 64;  // attention is reduced key block by key block, at absolute positions
-constexpr int kQueryTile = 4;
+constexpr int kQueryTile = 6;
 
 struct AttentionTile {
   int queries;                   // 1 … kQueryTile
@@ -46,10 +53,11 @@ struct AttentionTile {
   float softcap;                 // 0 = none
 };
 
-// A running softmax: maximum, sum and weighted values of the blocks merged so far.
-struct Partial {
-  float maximum, sum;
-  float* values;  // [head_dim]
+// Running softmaxes of a tile's queries: maximum, sum and weighted values of the blocks merged so far. Values are
+// written and read in whole vectors: [head_dim rounded up to 8].
+struct Partials {
+  float maximum[8], sum[8];
+  float* values[8];
 };
 
 struct Kernels {
@@ -67,10 +75,13 @@ struct Kernels {
   void (*rope)(float* x, const float* cos, const float* sin, int64_t head_dim, float scale);
   void (*put_key)(const float* key, uint8_t* keys, bool half, int64_t position, int64_t head_dim);
   void (*put_value)(const float* value, uint8_t* values, bool half, int64_t position, int64_t head_dim);
-  // One block of keys (kKeyBlock from block * kKeyBlock) for up to four queries of one kv head.
-  void (*attend)(const AttentionTile& tile, const KvView& kv, int64_t block, Partial* out);
+  // One block of keys (kKeyBlock from block * kKeyBlock) for up to six queries of one kv head. Values are read in whole
+  // vectors: up to 7 elements past the last.
+  void (*attend)(const AttentionTile& tile, const KvView& kv, int64_t block, const KvNext& next, Partials& out);
   // into += part, in the order of blocks.
-  void (*merge)(Partial& into, const Partial& part, int64_t head_dim);
+  void (*merge)(Partials& into, const Partials& part, int queries, int64_t head_dim);
+  // out[d] = values[d] / sum; nothing past out[head_dim - 1] is written.
+  void (*divide)(const float* values, float sum, int64_t head_dim, float* out);
   void (*softcap)(float* x, int64_t count, float cap);
   // The largest of x[0 … count-1] and its lowest index; NaN wins over every number.
   void (*argmax)(const float* x, int64_t count, float* value, int64_t* index);

@@ -9,7 +9,7 @@ namespace slimtier {
 KvStore::KvStore(int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t capacity, bool half)
     : layers_(layers), kv_heads_(kv_heads), head_dim_(head_dim), capacity_((capacity + 7) / 8 * 8), half_(half),
       head_bytes_(size_t(capacity_ * head_dim) * (half ? 2 : 4)),
-      memory_(allocate(head_bytes_ * size_t(layers * 2 * kv_heads))) {}
+      memory_(allocate(head_bytes_ * size_t(layers * 2 * kv_heads) + 32)) {}  // values are read in whole vectors
 
 void KvStore::copy_from(const KvStore& other, int64_t length) {
   const size_t wanted = head_bytes_ / size_t(capacity_) * size_t((length + 7) / 8 * 8);  // whole octets of keys
@@ -37,7 +37,7 @@ LayerPass::LayerPass(const Network& network, LayerScratch& scratch, const std::v
   for (Vector* v : {&s.gate, &s.up, &s.mixed}) grow(*v, shape.intermediate);
 }
 
-void LayerPass::plan() { planner_.plan(runs, net.shape.heads, net.shape.kv_heads, net.shape.head_dim, net.layers); }
+void LayerPass::plan() { planner_.plan(runs, net.shape.heads, net.shape.kv_heads, net.shape.head_dim, net.layers, threads_); }
 
 void LayerPass::size_inputs(const Layer& layer) const {
   const Shape& h = net.shape;
@@ -113,9 +113,8 @@ void LayerPass::mix(Cursor& c, int64_t index) const {
   const Shape& h = net.shape;
   const Layer& layer = net.layers[size_t(index)];
   const AttentionPlan& plan = planner_.plan_for(layer.window);
-  c.lane.share(int64_t(plan.tasks.size()), 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i)
-      plan.run(plan.tasks[size_t(i)], index, s.q.data(), h.attention_softcap, s.attended.data());
+  c.lane.share(plan.tasks(), plan.chunk(), [&](int64_t first, int64_t last) {
+    plan.run(first, last, index, s.q.data(), h.attention_softcap, s.attended.data());
   });
   each_token(c, [&](int64_t t) {
     float* out = &s.attended[t * h.heads * h.head_dim];

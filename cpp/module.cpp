@@ -55,11 +55,11 @@ static void attention_test(Pool& pool, ConstFloats q, ConstFloats k, ConstFloats
     }
   for (int64_t at = 0; at < count; at += chunk) {
     const std::vector<Run> runs{{&store, start + at, std::min(chunk, count - at)}};
-    const AttentionPlan plan(runs, heads, kv_heads, dim, window);
+    const AttentionPlan plan(runs, heads, kv_heads, dim, window, pool.size());
     float* to = out.data() + at * heads * dim;
     pool.run([&](Lane& lane) {
-      lane.share(int64_t(plan.tasks.size()), 1, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) plan.run(plan.tasks[size_t(i)], 0, q.data() + at * heads * dim, softcap, to);
+      lane.share(plan.tasks(), plan.chunk(), [&](int64_t first, int64_t last) {
+        plan.run(first, last, 0, q.data() + at * heads * dim, softcap, to);
       });
       lane.share(runs[0].count, 1, [&](int64_t first, int64_t last) {
         for (int64_t t = first; t < last; ++t) plan.finish(t, to + t * heads * dim);

@@ -129,14 +129,18 @@ static std::vector<float> attended(const Kernels& kernel, bool half) {
     kernel.put_value(&v[size_t(t * dim)], store.values(0, 0), half, t, dim);
   }
   AttentionTile tile{3, {&q[0], &q[size_t(dim)], &q[size_t(2 * dim)]}, {0, 10, 70}, {98, 99, 100}, int(dim), 0.0f};
-  std::vector<float> out(size_t(3 * dim)), fresh(size_t(3 * dim));
-  Partial merged[3], part[3];
-  for (int i = 0; i < 3; ++i) merged[i] = {-INFINITY, 0.0f, &out[size_t(i * dim)]};
-  for (int64_t block = 0; block < 2; ++block) {
-    for (int i = 0; i < 3; ++i) part[i] = {-INFINITY, 0.0f, &fresh[size_t(i * dim)]};
-    kernel.attend(tile, {store.keys(0, 0), store.values(0, 0), half}, block, part);
-    for (int i = 0; i < 3; ++i) kernel.merge(merged[i], part[i], dim);
+  std::vector<float> out(size_t(3 * dim)), values(out), fresh(out);
+  Partials merged{}, part{};
+  for (int i = 0; i < 3; ++i) {
+    merged.maximum[i] = -INFINITY;
+    merged.values[i] = &values[size_t(i * dim)];
+    part.values[i] = &fresh[size_t(i * dim)];
   }
+  for (int64_t block = 0; block < 2; ++block) {
+    kernel.attend(tile, {store.keys(0, 0), store.values(0, 0), half}, block, {nullptr, nullptr, 0}, part);
+    kernel.merge(merged, part, 3, dim);
+  }
+  for (int i = 0; i < 3; ++i) kernel.divide(merged.values[i], merged.sum[i], dim, &out[size_t(i * dim)]);
   return out;
 }
 

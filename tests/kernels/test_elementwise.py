@@ -66,6 +66,8 @@ CASES = [
     pytest.param(1, 4, 4, 8, 0, 0.0, id="one-token"),
     pytest.param(70, 6, 2, 64, 0, 0.0, id="two-blocks"),
     pytest.param(150, 4, 1, 20, 0, 0.0, id="odd-head"),
+    pytest.param(130, 5, 1, 72, 0, 0.0, id="group-of-five"),
+    pytest.param(130, 7, 1, 12, 70, 0.0, id="group-of-seven"),
     pytest.param(200, 3, 3, 36, 16, 0.0, id="window"),
     pytest.param(260, 8, 2, 32, 100, 50.0, id="window-softcap"),
 ]
@@ -94,6 +96,19 @@ def test_attention_ignores_what_lies_past_the_row():
     clean = attend(q, k, v, 0, 3)
     k[10:], v[10:] = float("nan"), float("nan")
     assert torch.equal(attend(q, k, v, 0, 3), clean)
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_attention_of_a_draft_does_not_see_its_other_tokens(window):
+    """Queries that are computed together see different keys: what one may not see must not reach it, not even as 0 · ∞."""
+    torch.manual_seed(1)
+    q, k, v = torch.randn(80, 2, 16), torch.randn(80, 1, 16), torch.randn(80, 1, 16)
+    clean = attend(q, k, v, 0, 16, window=window)
+    v[71] = float("inf")  # neither the first nor the last of the tokens that are computed with its own
+    out = attend(q, k, v, 0, 16, window=window)
+    hidden = list(range(71)) + (list(range(71 + window, 80)) if window else [])
+    assert torch.equal(out[hidden], clean[hidden])
+    assert not out[71].isfinite().any()
 
 
 def test_attention_shows_a_nan_it_must_see():

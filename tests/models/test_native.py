@@ -63,6 +63,22 @@ def test_same_bits_whatever_the_chunks_the_batch_and_the_threads(family, precisi
     assert torch.equal(target.head(torch.cat((first[16:], second[19:]))), logits[:4])
 
 
+def test_same_bits_over_several_key_blocks(family):
+    """Long rows beside short ones: attention is cut for the threads by queries in a batch, by keys in a row alone."""
+    _, files = family
+    tokens = (TOKENS * 5)[:196]
+    target = load_native(files, precision="q8", threads=3)
+    expected, _ = target.forward(tokens, target.begin(1, 200), [196])
+    alone = load_native(files, precision="q8", threads=1)
+    cache = alone.begin(1, 200)
+    parts = [alone.forward(tokens[i : i + 9], cache, [len(tokens[i : i + 9])])[0] for i in range(0, 196, 9)]
+    assert torch.equal(torch.cat(parts), expected)
+    cache = target.begin(4, 200)
+    target.forward(tokens[:190] + tokens[:63] + tokens[:130], cache, [190, 63, 0, 130])
+    second, _ = target.forward(tokens[190:191] + tokens[63:69] + tokens[:1] + tokens[130:132], cache, [1, 6, 1, 2])
+    assert torch.equal(second, torch.cat((expected[190:191], expected[63:69], expected[:1], expected[130:132])))
+
+
 def test_crop_keep_and_fork_leave_the_same_bits(family):
     _, files = family
     target = load_native(files, precision="q8", threads=2)

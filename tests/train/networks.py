@@ -14,6 +14,7 @@ from slimtier.train.batches import Batch, load
 from slimtier.train.shards import open_capture
 from tests.train.captures import HEADS, HIDDEN, KV_HEADS, STREAMS, VOCAB, WIDE
 
+PLAIN = NormConfig()
 HEAD_CONFIGS = {
     "full": HeadConfig("full", VOCAB),
     "slim": HeadConfig("slim", VOCAB, rank=4),
@@ -22,7 +23,7 @@ HEAD_CONFIGS = {
 }
 
 
-def network(head: str = "slim", layers: int = 1, norms: NormConfig = NormConfig()) -> EagleNetwork:
+def network(head: str = "slim", layers: int = 1, norms: NormConfig = PLAIN) -> EagleNetwork:
     """Wide weights, so that nothing is near zero."""
     torch.manual_seed(3)
     config = EagleConfig(

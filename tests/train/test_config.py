@@ -56,16 +56,16 @@ def test_contradictions_are_refused(norm: str) -> None:
         read_config(None, [f"drafter.{norm}=true"])
     with pytest.raises(ConfigError, match="exclude each other"):
         read_config(None, ["drafter.norm_before_fc=true", "drafter.fc_norm=true"])
-    with pytest.raises(ConfigError, match="init.layer token is solved together with fc"):
+    with pytest.raises(ConfigError, match=r"init.layer token is solved together with fc"):
         read_config(None, [f"drafter.{norm}=true", "init.fc=random"])
     assert read_config(None, [f"drafter.{norm}=true", "init.fc=random", "init.layer=random"])
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read the config .*none.toml"):
+    with pytest.raises(ConfigError, match=r"cannot read the config .*none.toml"):
         read_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[loss\n")
-    with pytest.raises(ConfigError, match="cannot read the config .*bad.toml"):
+    with pytest.raises(ConfigError, match=r"cannot read the config .*bad.toml"):
         read_config(tmp_path / "bad.toml")
 
 

@@ -81,24 +81,15 @@ def test_two_processes_train_as_one(tiny_capture: Path, tiny_target: Path, tmp_p
     pairs = ("optimisation.steps=6", "loss.candidates=48", "run.validate_every=6")
     run(tiny_capture, tiny_target, tmp_path / "one", *pairs)
     code = (
-        "import json, sys; from slimtier.train.config import read_config; from slimtier.train.run import Request, train;"
-        "from pathlib import Path; a = json.loads(sys.argv[1]);"
+        "import json, sys; from pathlib import Path; from slimtier.train.config import read_config;"
+        "from slimtier.train.run import Request, train; a = json.loads(sys.argv[1]);"
         "train(Request(Path(a[0]), a[1], Path(a[2]), read_config(None, a[3])), print, lambda done, of: None)"
     )
     arguments = json.dumps([str(tiny_capture), str(tiny_target), str(tmp_path / "two"), [*SHORT, *pairs]])
     port = 20000 + os.getpid() % 20000
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     both = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, arguments],
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-            },  # fmt: skip
-        )
+        subprocess.Popen([sys.executable, "-c", code, arguments], env={**os.environ, **shared, "RANK": str(rank)})
         for rank in range(2)
     ]
     assert [process.wait(timeout=240) for process in both] == [0, 0]

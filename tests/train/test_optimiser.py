@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -17,7 +19,7 @@ def test_the_rate_rises_and_falls() -> None:
     assert rates[:10] == [pytest.approx(0.1 * step) for step in range(1, 11)]
     assert rates[10] == 1.0
     assert rates[55] == pytest.approx(0.6)
-    assert all(later < earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(rates[10:]))
     assert 0.2 < rates[-1] < 0.201
     assert rate(0, 1, OptimisationPart(warmup=0.0)) == 1.0
 

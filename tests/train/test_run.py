@@ -102,7 +102,7 @@ def test_a_damaged_state_gives_way_to_the_one_before(tiny_capture: Path, tiny_ta
         assert "step-00000010.pt was cut off" in warned[0]
     states[1].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # of the right length
     states[0].unlink()
-    with pytest.raises(ModelFileError, match="no state .* is whole"):
+    with pytest.raises(ModelFileError, match=r"no state .* is whole"):
         newest_state(tmp_path / "checkpoints", warned.append)
 
 
@@ -146,14 +146,14 @@ def test_a_run_is_resumed_as_it_was_begun(tiny_capture: Path, tiny_target: Path,
     run(tiny_capture, tiny_target, tmp_path, "optimisation.steps=4")
     with pytest.raises(ConfigError, match="holds a run already: go on with --resume"):
         run(tiny_capture, tiny_target, tmp_path, "optimisation.steps=4")
-    with pytest.raises(ConfigError, match="begun with optimisation.steps = 4, not 5"):
+    with pytest.raises(ConfigError, match=r"begun with optimisation.steps = 4, not 5"):
         run(tiny_capture, tiny_target, tmp_path, "optimisation.steps=5", resume=True)
     assert run(tiny_capture, tiny_target, tmp_path, "optimisation.steps=4", "run.log_every=3", resume=True).finished
 
 
 def test_another_model_is_refused(tiny_capture: Path, tiny_target: Path, tmp_path: Path) -> None:
     other = write_target(tmp_path / "other", vocab=VOCAB + 8)
-    with pytest.raises(ConfigError, match="the capture is of tiny .vocabulary 64, hidden 32, 4 layers., .* has 72"):
+    with pytest.raises(ConfigError, match=r"the capture is of tiny .vocabulary 64, hidden 32, 4 layers., .* has 72"):
         run(tiny_capture, other, tmp_path / "out")
     manifest = (tiny_capture / "capture.json").read_text()
     capture = write_capture(tmp_path / "capture", Recipe(some_rows(4)))
@@ -168,9 +168,15 @@ def test_going_on_from_a_draft(tiny_capture: Path, tiny_target: Path, tmp_path: 
     run(tiny_capture, tiny_target, tmp_path / "same", "optimisation.steps=1", start=first)
     same = metrics(tmp_path / "same", "validation")
     assert same[0]["validation"]["acceptance"] == pytest.approx(begun[-1]["validation"]["acceptance"], abs=2e-3)
-    other = ("drafter.head=full", "optimisation.steps=1")
-    run(tiny_capture, tiny_target, tmp_path / "other", *other, start=first)
-    kept, changed = (read_draft(tmp_path / name / "draft") for name in ("same", "other"))
-    assert (kept.config.head.kind, changed.config.head.kind) == ("slim", "full")
+    for head in ("full", "trimmed", "routed"):
+        pairs = (*HEADS[head], "optimisation.steps=1")
+        other = run(tiny_capture, tiny_target, tmp_path / head, *pairs, start=first).draft
+        assert read_draft(other).config.head.kind == head
+    full = metrics(tmp_path / "full", "validation")[0]["validation"]  # of the same map: only its softness is fitted
+    assert full["top1"] == pytest.approx(begun[-1]["validation"]["top1"], abs=1e-6)
+    back = run(tiny_capture, tiny_target, tmp_path / "back", "optimisation.steps=1", start=tmp_path / "full" / "draft")
+    slim = metrics(tmp_path / "back", "validation")[0]["validation"]
+    assert slim["top1"] == pytest.approx(metrics(tmp_path / "full", "validation")[-1]["validation"]["top1"], abs=0.1)
+    assert read_draft(back.draft).config.head.kind == "slim"
     with pytest.raises(ConfigError, match="has num_layers 1, the drafter to train 2"):
         run(tiny_capture, tiny_target, tmp_path / "deep", "drafter.layers=2", start=first)

@@ -65,10 +65,10 @@ def test_rows_without_an_answer_are_dropped(tmp_path: Path) -> None:
 
 def test_no_usable_row_is_an_error(tmp_path: Path) -> None:
     capture = write_capture(tmp_path / "capture", Recipe([[(4, 3)]], nan_row=0))
-    with pytest.raises(InputError, match="no usable row .1 with numbers that cannot be.: capture more"):
+    with pytest.raises(InputError, match=r"no usable row .1 with numbers that cannot be.: capture more"):
         open_capture(capture)
     (capture / "shards.jsonl").unlink()
-    with pytest.raises(InputError, match="no usable row .no complete shard"):
+    with pytest.raises(InputError, match=r"no usable row .no complete shard"):
         open_capture(capture)
 
 
@@ -77,22 +77,22 @@ def test_a_truncated_shard_is_named(capture: Path, part: float) -> None:
     shard = capture / "shard-00001.safetensors"
     content = shard.read_bytes()
     shard.write_bytes(content[: int(part * len(content))])
-    with pytest.raises(ModelFileError, match="shard-00001.safetensors is damaged"):
+    with pytest.raises(ModelFileError, match=r"shard-00001.safetensors is damaged"):
         open_capture(capture)
     shard.unlink()
-    with pytest.raises(ModelFileError, match="cannot read .*shard-00001.safetensors"):
+    with pytest.raises(ModelFileError, match=r"cannot read .*shard-00001.safetensors"):
         open_capture(capture)
 
 
 def test_a_shard_that_does_not_hold_together_is_named(capture: Path) -> None:
     manifest = json.loads((capture / "capture.json").read_text())
     (capture / "capture.json").write_text(json.dumps({**manifest, "layers": [0, 1]}))
-    with pytest.raises(ModelFileError, match="shard-00000.safetensors does not hold together .features has shape"):
+    with pytest.raises(ModelFileError, match=r"shard-00000.safetensors does not hold together .features has shape"):
         open_capture(capture)
 
 
 def test_what_is_no_capture_is_named(capture: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="cannot read .*capture.json"):
+    with pytest.raises(ModelFileError, match=r"cannot read .*capture.json"):
         open_capture(tmp_path)
     (capture / "capture.json").write_text('{"format": 2}')
     with pytest.raises(ModelFileError, match="format 2, this slimtier reads 1"):

@@ -47,5 +47,5 @@ def test_a_head_of_more_rows_than_tokens_seen_is_filled_up_alike() -> None:
 def test_sizes_that_cannot_be() -> None:
     counts = torch.ones(20, dtype=torch.int64)
     for size in (2, 21):
-        with pytest.raises(ConfigError, match="give at least 3 .* and at most 20"):
+        with pytest.raises(ConfigError, match=r"give at least 3 .* and at most 20"):
             trimmed_ids(counts, size, [1, 2, 3])

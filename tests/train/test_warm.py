@@ -12,8 +12,9 @@ from slimtier.drafters.eagle.network import Layer
 from slimtier.errors import ConfigError
 from slimtier.models.native import open_weights
 from slimtier.models.resolve import resolve
-from slimtier.train.begin import begin, open_target, plain_state, soften
+from slimtier.train.begin import begin, open_target, plain_state
 from slimtier.train.config import LossPart, read_config
+from slimtier.train.fitting import soften
 from slimtier.train.gradients import Gradients
 from slimtier.train.own_token import start_own_token
 from slimtier.train.parallel import Ranks
@@ -103,7 +104,7 @@ def test_heads_start_from_the_targets(kind: str) -> None:
     net = network(kind)
     head = torch.randn(VOCAB, HIDDEN)
     ids = torch.arange(0, VOCAB, 2)[:40] if kind != "trimmed" else torch.arange(24, 64)
-    start_head(net, "activation-svd", head, statistics, ONES, ids)
+    start_head(net, "activation-svd", head, statistics.yty / COUNT, ONES, ids)
     hidden = torch.randn(3, HIDDEN)
     logits = net.head.logits(hidden)  # type: ignore[operator]
     if kind in ("full", "trimmed"):
@@ -125,7 +126,7 @@ def test_a_layer_of_the_target_reads_the_feature(tiny_target: Path) -> None:
     x = torch.randn(5, HIDDEN)
     torch.testing.assert_close(layer.k_proj(torch.cat((torch.randn(5, HIDDEN), x), 1)), x @ stored.T)
     assert layer.down_proj.weight.any()
-    with pytest.raises(ConfigError, match="init.layer is 9: the target's layers are 0 to 3"):
+    with pytest.raises(ConfigError, match=r"init.layer is 9: the target's layers are 0 to 3"):
         start_body(net, read_config(None, ["init.layer=9"]).init, target, statistics, ONES)
 
 

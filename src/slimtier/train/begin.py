@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from slimtier.drafters.eagle.config import EagleConfig
-from slimtier.drafters.eagle.load import DraftFiles, read_draft
 from slimtier.drafters.eagle.network import EagleNetwork
 from slimtier.drafters.eagle.target_record import TargetRecord, vocabulary_hash
 from slimtier.errors import ConfigError, VocabularyError
@@ -19,16 +17,24 @@ from slimtier.models.native import open_weights
 from slimtier.models.resolve import resolve
 from slimtier.models.tensors import ModelWeights
 from slimtier.models.tokenizer import Tokenizer, load_tokenizer
-from slimtier.train.batches import Batch, load
-from slimtier.train.config import LossPart, TrainConfig
-from slimtier.train.gradients import Gradients
-from slimtier.train.parallel import Ranks
+from slimtier.train.batches import load
+from slimtier.train.config import TrainConfig
+from slimtier.train.fitting import first_rows, soften, state_moments
+from slimtier.train.former import read_former, take_over, whole_head
 from slimtier.train.shards import Capture, CaptureInfo, RowPlace
 from slimtier.train.tokens import always_kept, meant, token_counts, trimmed_ids
-from slimtier.train.warm import ScaledLinear, eagle_config, read_ends, read_statistics, start_body, start_head
+from slimtier.train.warm import (
+    ScaledLinear,
+    as_drafted,
+    eagle_config,
+    read_embedding,
+    read_head,
+    read_statistics,
+    start_body,
+    start_head,
+)
 
-_SOFTENING_LABELS = 512
-_SCALES = tuple(1.2**power for power in range(-8, 2))
+_SOFTENING_LABELS, _MOMENT_LABELS = 512, 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,49 +73,42 @@ def open_target(model: str, info: CaptureInfo) -> Target:
     return Target(weights, tokenizer, record)
 
 
-def begin(
-    target: Target, capture: Capture, rows: Sequence[RowPlace], config: TrainConfig, start: Path | None
-) -> EagleNetwork:
-    """The network to train on `rows`, float32 on the CPU; `start`: a draft directory whose weights it takes over, all
-    of them if its head is of the same form, else the body. Its fc is a ScaledLinear: save `plain_state` of it."""
-    ends = read_ends(target.weights)
-    shape = eagle_config(target.weights, capture.info, config.drafter)
+def blank(target: Target, info: CaptureInfo, config: TrainConfig) -> EagleNetwork:
+    """The network in its form but without its weights: what a state of a run is loaded into."""
+    shape = eagle_config(target.weights, info, config.drafter)
     torch.manual_seed(config.optimisation.seed)
-    network = EagleNetwork(shape, ends.embedding, target.weights.config.max_positions)
-    former = None if start is None else _former(start, shape)
-    statistics = read_statistics(capture.directory)
-    frequencies = meant(capture, rows)
-    if former is None:
-        start_body(network, config.init, target.weights, statistics, frequencies)
-    if former is None or former.config.head != shape.head:
-        ids = _trimmed(target, capture, rows, config)
-        start_head(network, config.init.head, ends.head, statistics, frequencies, ids)
-    if former is not None:
-        network.load_state_dict(_taken_over(former, shape), strict=False)
-    elif config.init.head != "random":
-        soften(network, load(capture, _some(rows)), config.loss)
+    network = EagleNetwork(shape, read_embedding(target.weights), target.weights.config.max_positions)
     if not (shape.norms.before_fc or shape.norms.fc):
-        network.fc = ScaledLinear(network.fc, statistics.stream_scale)
+        network.fc = ScaledLinear(network.fc, torch.ones(network.fc.in_features))
     return network
 
 
-def _some(rows: Sequence[RowPlace]) -> list[RowPlace]:
-    """The first rows that have so many labels together."""
-    before = accumulate((row.labels for row in rows), initial=0)
-    return [row for row, labels in zip(rows, before, strict=False) if labels < _SOFTENING_LABELS]
-
-
-def soften(network: EagleNetwork, batch: Batch, loss: LossPart) -> None:
-    """Scale the last norm so that the loss of the first draft step is least: what was solved points in the right
-    direction, but a norm makes each state as long as the target's, however unsure it is."""
-    gradients = Gradients(network, replace(loss, candidates=0), Ranks())
-    with torch.no_grad():
-        whole = network.norm.weight.clone()
-        found = []
-        for scale in _SCALES:
-            network.norm.weight.copy_(whole * scale)
-            found.append((gradients.loss_of(batch), scale))
-        network.norm.weight.copy_(whole * min(found)[1])
+def begin(
+    target: Target, capture: Capture, rows: Sequence[RowPlace], config: TrainConfig, start: Path | None
+) -> EagleNetwork:
+    """The network before its first step on `rows`, float32 on the CPU; `start`: a draft directory whose weights it
+    takes over, all of them if its head is of the same form, else the body. Save `plain_state` of it."""
+    network = blank(target, capture.info, config)
+    statistics, frequencies = read_statistics(capture.directory), meant(capture, rows)
+    former = None if start is None else read_former(start, network.config, network.embedding)
+    scaled, network.fc = network.fc, nn.Linear(network.fc.in_features, network.fc.out_features, bias=False)
+    if former is None:
+        start_body(network, config.init, target.weights, statistics, frequencies)
+        head, moments = read_head(target.weights), as_drafted(statistics.yty / statistics.count)
+    else:
+        take_over(network, former, with_head=False)
+        head = whole_head(former, read_head(target.weights))
+        moments = state_moments(network, load(capture, first_rows(rows, _MOMENT_LABELS)))
+    if former is not None and former.config.head == network.config.head:
+        take_over(network, former, with_head=True)
+    else:
+        ids = _trimmed(target, capture, rows, config)
+        start_head(network, config.init.head, head, moments, frequencies, ids)
+        if config.init.head != "random":
+            soften(network, load(capture, first_rows(rows, _SOFTENING_LABELS)), config.loss)
+    if isinstance(scaled, ScaledLinear):
+        network.fc = ScaledLinear(network.fc, statistics.stream_scale)
+    return network
 
 
 def plain_state(network: EagleNetwork) -> dict[str, torch.Tensor]:
@@ -126,25 +125,3 @@ def _trimmed(target: Target, capture: Capture, rows: Sequence[RowPlace], config:
         return None
     counts = token_counts(capture, rows, config.drafter.trim_counts)
     return trimmed_ids(counts, config.drafter.size, always_kept(target.tokenizer, len(counts)))
-
-
-def _former(path: Path, shape: EagleConfig) -> DraftFiles:
-    """The draft to go on from; ConfigError unless its body is of the form that is trained."""
-    files = read_draft(path)
-    for name in ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "capture",
-                 "norms", "rope", "norm_eps"):  # fmt: skip
-        theirs, mine = getattr(files.config, name), getattr(shape, name)
-        if theirs != mine:
-            raise ConfigError(f"{path} has {name} {theirs}, the drafter to train {mine}: set [drafter] to what it has")
-    if files.head_source != "file":
-        raise ConfigError(f"{path} borrows its head from the target: start from a draft with a head of its own")
-    return files
-
-
-def _taken_over(files: DraftFiles, shape: EagleConfig) -> Mapping[str, torch.Tensor]:
-    whole = files.config.head == shape.head
-    names = [name for name in files.tensors if name != "embedding" and (whole or not name.startswith("head."))]
-    state = {name: torch.from_numpy(files.tensors[name].dense()) for name in names}
-    if whole and files.ids is not None:
-        state["head.ids"] = torch.from_numpy(files.ids)
-    return state

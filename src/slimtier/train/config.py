@@ -171,10 +171,10 @@ def _refuse_contradictions(config: TrainConfig) -> None:
         raise ConfigError("drafter.norm_before_fc and drafter.fc_norm exclude each other: keep one")
     if init.fc == "ridge" and (drafter.norm_before_fc or drafter.fc_norm):
         raise ConfigError("init.fc ridge is solved on features without a norm: set init.fc to random, or drop the norm")
-    if init.layer != "random" and not init.layer.isdecimal():
-        raise ConfigError(
-            f"init.layer is {init.layer!r}: give random, or the number of a layer of the target in quotes"
-        )
+    if init.layer == "token" and init.fc != "ridge":
+        raise ConfigError("init.layer token is solved together with fc: set init.layer to random, or init.fc to ridge")
+    if init.layer not in ("token", "random") and not init.layer.isdecimal():
+        raise ConfigError(f"init.layer is {init.layer!r}: give token, random, or the number of a layer of the target")
 
 
 _ANY = float("inf")

@@ -13,7 +13,7 @@ from slimtier.drafters.eagle.save import save_draft
 from slimtier.errors import ConfigError
 from slimtier.provenance import Provenance
 from slimtier.train.batches import Schedule, split_rows
-from slimtier.train.begin import Target, begin, open_target, plain_state
+from slimtier.train.begin import Target, begin, blank, open_target, plain_state
 from slimtier.train.checkpoints import has_states, newest_state
 from slimtier.train.config import TrainConfig
 from slimtier.train.journal import Journal
@@ -71,7 +71,10 @@ def train(request: Request, say: Callable[[str], None], progress: Callable[[int,
     part = request.config.optimisation
     data = Data(capture, split, Schedule(split.train, part.batch_tokens, part.seed))
     target = open_target(request.model, capture.info)
-    network = begin(target, capture, split.train, request.config, request.start)
+    if state is None:
+        network = begin(target, capture, split.train, request.config, request.start)
+    else:
+        network = blank(target, capture.info, request.config)
     device = torch.device(request.device)
     trainer = Trainer(network.to(device), data, request.config, ranks, device)
     if state is not None:

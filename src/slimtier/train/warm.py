@@ -55,14 +55,6 @@ class Statistics:
         return (self.yty.diagonal() / self.count).sqrt().float()
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """What the drafter shares with its target: embedding and head [vocab, hidden], float32."""
-
-    embedding: torch.Tensor
-    head: torch.Tensor
-
-
 class ScaledLinear(nn.Linear):
     """x -> weight · (x · scale), scale [in] fixed: a layer of which each input counts alike, so that one step of the
     optimiser means as much for each. Residual streams have a few elements that are hundreds of times the others."""
@@ -97,11 +89,16 @@ def read_statistics(directory: Path) -> Statistics:
     return statistics
 
 
-def read_ends(target: ModelWeights) -> Ends:
-    """The target's embedding and head."""
+def read_embedding(target: ModelWeights) -> torch.Tensor:
+    """The target's embedding [vocab, hidden], float32, as it enters the first layer."""
     embedding = torch.from_numpy(target.tensors["model.embed_tokens.weight"].dense())
-    head = embedding if target.config.vocab.tied else torch.from_numpy(target.tensors["lm_head.weight"].dense())
-    return Ends(embedding * target.config.vocab.embedding_scale, head)
+    return embedding * target.config.vocab.embedding_scale
+
+
+def read_head(target: ModelWeights) -> torch.Tensor:
+    """The target's head [vocab, hidden], float32."""
+    name = "model.embed_tokens.weight" if target.config.vocab.tied else "lm_head.weight"
+    return torch.from_numpy(target.tensors[name].dense())
 
 
 def eagle_config(target: ModelWeights, info: CaptureInfo, part: DrafterPart) -> EagleConfig:
@@ -218,12 +215,13 @@ def start_head(
     network: EagleNetwork,
     kind: str,
     head: torch.Tensor,
-    statistics: Statistics,
-    frequencies: torch.Tensor | None,
+    moments: torch.Tensor,
+    frequencies: torch.Tensor,
     ids: torch.Tensor | None,
 ) -> None:
-    """Set the head from the target's, `head` [vocab, hidden] (kind random: not at all). Statistics and frequencies
-    [vocab], how often the target means each token, weigh an activation-svd; `ids`: a trimmed head's."""
+    """Set the head from another, `head` [vocab, hidden] (kind random: not at all). Second moments [hidden, hidden] of
+    what it will take and frequencies [vocab], how often the target means each token, weigh an activation-svd; `ids`:
+    a trimmed head's."""
     own = network.head
     if isinstance(own, TrimmedHead):
         assert ids is not None
@@ -237,13 +235,12 @@ def start_head(
         slim = own.router if isinstance(own, RoutedHead) else own
         if isinstance(slim, SlimHead):
             weighted = kind == "activation-svd"
-            moments = _as_drafted(statistics.yty / statistics.count) if weighted else None
-            down, up = low_rank(head, len(slim.down), moments, frequencies if weighted else None)
+            down, up = low_rank(head, len(slim.down), *((moments, frequencies) if weighted else (None, None)))
             slim.down.copy_(down)
             slim.up.copy_(up)
 
 
-def _as_drafted(moments: torch.Tensor) -> torch.Tensor:
+def as_drafted(moments: torch.Tensor) -> torch.Tensor:
     """Second moments of y and some error, as a draft's states have it: without it directions in which y hardly varies
     would be read with great gain."""
     return moments + torch.diag(moments.diagonal() * _ERROR)
