@@ -100,7 +100,7 @@ def test_attention_ignores_what_lies_past_the_row():
 
 @pytest.mark.parametrize("window", [0, 3])
 def test_attention_of_a_draft_does_not_see_its_other_tokens(window):
-    """Queries that are computed together see different keys: what one may not see must not reach it, not even as 0 · ∞."""
+    """Queries computed together see different keys; what one may not see must not reach it, not even as 0 · ∞."""
     torch.manual_seed(1)
     q, k, v = torch.randn(80, 2, 16), torch.randn(80, 1, 16), torch.randn(80, 1, 16)
     clean = attend(q, k, v, 0, 16, window=window)
