@@ -29,9 +29,8 @@ TOKENS, BUDGET = 300, 10**8
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Loaded, torch.Tensor]:
-    directory = tmp_path_factory.mktemp("tiny")
-    return dialogues.loaded(directory), work.embedding_of(dialogues.ModelFiles("tiny", "safetensors", directory))
+def model(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    return dialogues.loaded(tmp_path_factory.mktemp("tiny"))
 
 
 @contextmanager
@@ -41,10 +40,10 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def run(model: tuple[Loaded, torch.Tensor], directory: Path, tokens: int = TOKENS, **changes: object) -> work.Captured:
+def run(model: Loaded, directory: Path, tokens: int = TOKENS, **changes: object) -> work.Captured:
     settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
     planned = work.Plan(tokens, 0, BUDGET)
-    return work.capture(*model, PROMPTS, directory, settings, planned)
+    return work.capture(model, PROMPTS, directory, settings, planned)
 
 
 def rows_of(directory: Path) -> dict[int, tuple[list[int], torch.Tensor, torch.Tensor]]:
@@ -61,7 +60,7 @@ def rows_of(directory: Path) -> dict[int, tuple[list[int], torch.Tensor, torch.T
 
 
 def test_shards_are_listed_with_their_sums_and_hold_what_the_list_says(
-    model: tuple[Loaded, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import hashlib
 
@@ -77,14 +76,14 @@ def test_shards_are_listed_with_their_sums_and_hold_what_the_list_says(
         assert line["positions"] == len(shard["token_ids"]) == len(shard["features"])
     assert captured.answer_tokens == sum(line["answer_tokens"] for line in lines) >= TOKENS
     sums = load_file(tmp_path / work.STATISTICS)
-    hidden = model[0].target.info.hidden_size
+    hidden = model.target.info.hidden_size
     assert sums["xtx"].shape == (4 * hidden, 4 * hidden)
     labelled = sum(int(answer[2:].sum()) for _, answer, _ in rows_of(tmp_path).values())
     assert int(sums["count"]) == labelled
 
 
 def test_a_capture_that_was_killed_goes_on_and_no_conversation_comes_twice(
-    model: tuple[Loaded, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_shards(monkeypatch):
         run(model, tmp_path / "whole")
@@ -113,14 +112,14 @@ def test_a_capture_that_was_killed_goes_on_and_no_conversation_comes_twice(
         assert torch.equal(whole[number][2], cut[number][2])
 
 
-def test_a_finished_capture_is_left_as_it_is(model: tuple[Loaded, torch.Tensor], tmp_path: Path) -> None:
+def test_a_finished_capture_is_left_as_it_is(model: Loaded, tmp_path: Path) -> None:
     first = run(model, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert run(model, tmp_path).answer_tokens == first.answer_tokens
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_other_settings_in_the_same_directory_are_refused(model: tuple[Loaded, torch.Tensor], tmp_path: Path) -> None:
+def test_other_settings_in_the_same_directory_are_refused(model: Loaded, tmp_path: Path) -> None:
     run(model, tmp_path, tokens=20)
     with pytest.raises(ConfigError, match="was captured with top_n 4, not 5"):
         run(model, tmp_path, top_n=5)
@@ -134,16 +133,16 @@ def test_the_size_is_told_and_the_budget_refused_before_the_start() -> None:
 
 
 def test_the_budget_ends_a_capture_that_turns_out_larger(
-    model: tuple[Loaded, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_shards(monkeypatch):
-        captured = work.capture(*model, PROMPTS, tmp_path, SETTINGS, work.Plan(10**6, 0, 45_000))
+        captured = work.capture(model, PROMPTS, tmp_path, SETTINGS, work.Plan(10**6, 0, 45_000))
     assert captured.full
     assert captured.bytes < 45_000 + 40_000
 
 
 def test_a_full_disk_is_an_error_and_leaves_whole_shards_only(
-    model: tuple[Loaded, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes = 0
     fsync = shard_writer.os.fsync
@@ -162,6 +161,6 @@ def test_a_full_disk_is_an_error_and_leaves_whole_shards_only(
     assert listed == {path.name for path in tmp_path.glob("*.safetensors") if path.name != work.STATISTICS}
 
 
-def test_no_usable_conversation_is_an_error(model: tuple[Loaded, torch.Tensor], tmp_path: Path) -> None:
+def test_no_usable_conversation_is_an_error(model: Loaded, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no conversation could be used"):
         run(model, tmp_path, max_prompt_tokens=1, drawn_every=0)

@@ -79,4 +79,4 @@ def _run(prompts: Any, out: Path, tokens: int, budget: int, model: str, options:
     planned = work.plan(settings, loaded.target.info.hidden_size, tokens, budget)
     common.note(f"about {planned.bytes / _GB:.2f} GB for {tokens} answer tokens")
     with common.bar("capturing", "answer tokens", tokens) as advance:
-        return work.capture(loaded, work.embedding_of(files), prompts, out, settings, planned, advance)
+        return work.capture(loaded, prompts, out, settings, planned, advance)

@@ -10,21 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from slimtier.errors import ConfigError, InputError
 from slimtier.loading import Loaded
-from slimtier.models.native import open_weights
-from slimtier.models.resolve import ModelFiles
 from slimtier.provenance import Provenance
 from slimtier.train.answers import AnswerSettings, AnswerWriter, Script, layers_of
 from slimtier.train.normal_equations import NormalEquations
 from slimtier.train.prompts import Conversation, PromptFile
 from slimtier.train.shard_writer import ShardWriter, answer_bytes, position_bytes
+from slimtier.train.shards import FORMAT, MANIFEST, STATISTICS
 from slimtier.train.turns import Dialogue
 
-FORMAT = 1
-MANIFEST, STATISTICS = "capture.json", "statistics.safetensors"
 POSITIONS_PER_ANSWER_TOKEN = 2.2  # prompts included; a guess for the size told before the start
 
 
@@ -61,14 +56,8 @@ def plan(settings: AnswerSettings, hidden_size: int, tokens: int, budget: int) -
     return Plan(tokens, size, budget)
 
 
-def embedding_of(files: ModelFiles) -> torch.Tensor:
-    """The target's embedding [vocab, hidden], float32."""
-    return torch.from_numpy(open_weights(files).tensors["model.embed_tokens.weight"].dense())
-
-
 def capture(
     loaded: Loaded,
-    embedding: torch.Tensor,
     prompts: PromptFile,
     directory: Path,
     settings: AnswerSettings,
@@ -76,13 +65,13 @@ def capture(
     report: Callable[[int, int], None] = lambda tokens, wanted: None,
 ) -> Captured:
     """Answer conversations until `planned.tokens` answer tokens are kept, or the budget is used; go on from what
-    `directory` already holds. `report(answer tokens, wanted)` is called as it goes. embedding [vocab, hidden]."""
+    `directory` already holds. `report(answer tokens, wanted)` is called as it goes."""
     info = loaded.target.info
     layers_of(settings.layers, info.num_layers)
     directory.mkdir(parents=True, exist_ok=True)
     _agree(directory / MANIFEST, _manifest(loaded, prompts, settings))
     shards = ShardWriter(directory)
-    sums = NormalEquations(embedding, info.hidden_size * len(settings.layers))
+    sums = NormalEquations(loaded.target.weight("embedding").cpu(), info.hidden_size * len(settings.layers))
     sums.load(directory / STATISTICS)
     writer = AnswerWriter(loaded.target, settings, info.eos_token_ids)
     scripts = _scripts(loaded.tokenizer, prompts.conversations, settings, shards.done())

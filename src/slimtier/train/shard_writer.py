@@ -13,9 +13,9 @@ from safetensors.torch import save
 
 from slimtier.errors import InputError
 from slimtier.train.answers import Answered
+from slimtier.train.shards import LIST
 
 SHARD_BYTES = 64 << 20
-LIST = "shards.jsonl"
 
 
 def position_bytes(width: int) -> int:

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from slimtier.errors import InputError, ModelFileError
 
 FORMAT = 1
+MANIFEST, LIST, STATISTICS = "capture.json", "shards.jsonl", "statistics.safetensors"
 _PROGRESS = Callable[[int, int], None]  # shards done, of how many
 
 
@@ -130,7 +131,7 @@ def open_capture(directory: Path, *, only_first: int | None = None, progress: _P
 
 
 def _info(directory: Path) -> CaptureInfo:
-    path = directory / "capture.json"
+    path = directory / MANIFEST
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
@@ -153,7 +154,7 @@ def _info(directory: Path) -> CaptureInfo:
 
 def _entries(directory: Path) -> list[ShardEntry]:
     """The shards listed as complete; a last line that was cut off is a shard that is not."""
-    path = directory / "shards.jsonl"
+    path = directory / LIST
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     entries = []
     lines = text.splitlines()

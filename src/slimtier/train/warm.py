@@ -21,7 +21,7 @@ from slimtier.errors import ConfigError, ModelFileError
 from slimtier.models.tensors import ModelWeights
 from slimtier.train.config import DrafterPart, InitPart
 from slimtier.train.own_token import start_own_token
-from slimtier.train.shards import CaptureInfo
+from slimtier.train.shards import STATISTICS, CaptureInfo
 
 _STD = 0.02
 _NARROWING = 8  # hidden / rank of a slim head
@@ -78,7 +78,7 @@ class ScaledLinear(nn.Linear):
 
 def read_statistics(directory: Path) -> Statistics:
     """statistics.safetensors of a capture directory."""
-    path = directory / "statistics.safetensors"
+    path = directory / STATISTICS
     try:
         sums = load_file(path)
         statistics = Statistics(sums["xtx"], sums["xty"], sums["yty"], int(sums["count"]))
