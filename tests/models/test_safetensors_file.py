@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from slimtier.errors import ModelFileError, UnsupportedError
 from slimtier.models.config import NativeConfig, RopeConfig
 from slimtier.models.safetensors_file import open_safetensors
+from tests.models.ropes import LLAMA3, YARN
 
 SIZES = {
     "vocab_size": 40,
@@ -33,14 +34,6 @@ CLASSES = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
 }
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
 def write_model(directory: Path, kind: str, dtype: torch.dtype = torch.float32, **more: Any) -> dict[str, np.ndarray]:

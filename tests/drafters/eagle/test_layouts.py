@@ -31,19 +31,12 @@ from tests.drafters.eagle.draft_files import (
     speculators,
     write_draft,
 )
+from tests.models.ropes import LLAMA3, YARN
 
 EMBEDDING = random_matrix(VOCAB, HIDDEN, seed=2)
 TOKENS = torch.randint(0, VOCAB, (9,), generator=torch.Generator().manual_seed(3))
 FEATURES = random_matrix(9, 3 * TARGET_HIDDEN, seed=4)
 RANK = 4
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
 def run(files: DraftFiles, embedding: torch.Tensor = EMBEDDING) -> tuple[torch.Tensor, torch.Tensor]:
