@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
+from slimtier.drafters.eagle.load import DraftFiles, read_draft
+
 HIDDEN, WIDE, HEADS, KV_HEADS, DIM, VOCAB, TARGET_HIDDEN = 32, 40, 4, 2, 8, 48, 32
 LAYERS = 8  # of the target
 State = dict[str, torch.Tensor]
@@ -161,3 +163,13 @@ def causal(layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.
     """Attention within one row that begins at position 0: for `EagleNetwork.forward`."""
     parts = (x.transpose(0, 1)[None] for x in (queries, keys, values))
     return F.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+
+
+def read_config(path: Path, config: dict[str, Any], state: State | None = None) -> DraftFiles:
+    """The draft that is written with this config (and a full head unless `state` says otherwise), read back."""
+    return read_draft(write_draft(path, config, full_state() if state is None else state), LAYERS)
+
+
+def prefix(layout: str) -> str:
+    """What stands before the names of the layer's tensors."""
+    return "layers.0." if layout == "speculators" else "midlayer."
