@@ -10,9 +10,9 @@ from slimtier.train.config import read_config
 from slimtier.train.run import Outcome, Request, train
 
 SHORT = (
-    "drafter.rank=4", "optimisation.lr=3e-3", "optimisation.batch_tokens=60", "optimisation.steps=20",
-    "unroll.phases=[[1,0.5],[3,0.5]]", "unroll.later_share=0.6", "run.validate_every=10", "run.checkpoint_every=5",
-    "run.log_every=1", "run.validation_steps=3",
+    "drafter.rank=4", "init.induction_steps=2", "optimisation.lr=3e-3", "optimisation.batch_tokens=60",
+    "optimisation.steps=20", "unroll.phases=[[1,0.5],[3,0.5]]", "unroll.later_share=0.6", "run.validate_every=10",
+    "run.checkpoint_every=5", "run.log_every=1", "run.validation_steps=3",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from slimtier.train.batches import load
 from slimtier.train.config import TrainConfig
 from slimtier.train.fitting import first_rows, soften, state_moments
 from slimtier.train.former import read_former, take_over, whole_head
+from slimtier.train.induction import has_room, start_induction
 from slimtier.train.shards import Capture, CaptureInfo, RowPlace
 from slimtier.train.tokens import always_kept, meant, token_counts, trimmed_ids
 from slimtier.train.warm import (
@@ -30,6 +31,7 @@ from slimtier.train.warm import (
     read_embedding,
     read_head,
     read_statistics,
+    smoothed,
     start_body,
     start_head,
 )
@@ -104,11 +106,26 @@ def begin(
     else:
         ids = _trimmed(target, capture, rows, config)
         start_head(network, config.init.head, head, moments, frequencies, ids)
+        if former is None:
+            _induce(network, capture, rows, frequencies, config)
         if config.init.head != "random":
             soften(network, load(capture, first_rows(rows, _SOFTENING_LABELS)), config.loss)
     if isinstance(scaled, ScaledLinear):
         network.fc = ScaledLinear(network.fc, statistics.stream_scale)
     return network
+
+
+def _induce(
+    network: EagleNetwork,
+    capture: Capture,
+    rows: Sequence[RowPlace],
+    frequencies: torch.Tensor,
+    config: TrainConfig,
+) -> None:
+    init = config.init
+    if init.layer == "token" and init.head != "random" and init.induction_steps and has_room(network.config):
+        seed = config.optimisation.seed
+        start_induction(network, capture, rows, smoothed(frequencies), config.loss, init.induction_steps, seed)
 
 
 def plain_state(network: EagleNetwork) -> dict[str, torch.Tensor]:

@@ -42,6 +42,7 @@ class InitPart:
     fc: Literal["ridge", "random"] = "ridge"
     head: Literal["activation-svd", "svd", "random"] = "activation-svd"
     ridge: float = 1e-3
+    induction_steps: int = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +181,12 @@ def _refuse_contradictions(config: TrainConfig) -> None:
 _ANY = float("inf")
 _RANGES: dict[str, tuple[float, float]] = {
     "drafter.rank": (0, _ANY), "drafter.size": (0, _ANY), "drafter.layers": (1, _ANY),
-    "drafter.intermediate_size": (0, _ANY), "init.ridge": (0, _ANY), "optimisation.lr": (0, _ANY),
-    "optimisation.muon_lr": (0, _ANY), "optimisation.epochs": (0, _ANY), "optimisation.steps": (0, _ANY),
-    "optimisation.batch_tokens": (1, _ANY), "optimisation.warmup": (0, 1), "optimisation.final_lr": (0, 1),
-    "optimisation.clip": (0, _ANY), "optimisation.weight_decay": (0, _ANY), "optimisation.ema": (0, 0.99999),
-    "unroll.decay": (0, 1), "unroll.later_share": (0, 1), "loss.candidates": (0, _ANY), "loss.eta": (0, _ANY),
-    "loss.router": (0, _ANY), "run.log_every": (1, _ANY), "run.validate_every": (1, _ANY),
-    "run.checkpoint_every": (1, _ANY), "run.validation_rows": (1, _ANY), "run.validation_steps": (1, _ANY),
+    "drafter.intermediate_size": (0, _ANY), "init.ridge": (0, _ANY), "init.induction_steps": (0, _ANY),
+    "optimisation.lr": (0, _ANY), "optimisation.muon_lr": (0, _ANY), "optimisation.epochs": (0, _ANY),
+    "optimisation.steps": (0, _ANY), "optimisation.batch_tokens": (1, _ANY), "optimisation.warmup": (0, 1),
+    "optimisation.final_lr": (0, 1), "optimisation.clip": (0, _ANY), "optimisation.weight_decay": (0, _ANY),
+    "optimisation.ema": (0, 0.99999), "unroll.decay": (0, 1), "unroll.later_share": (0, 1),
+    "loss.candidates": (0, _ANY), "loss.eta": (0, _ANY), "loss.router": (0, _ANY), "run.log_every": (1, _ANY),
+    "run.validate_every": (1, _ANY), "run.checkpoint_every": (1, _ANY), "run.validation_rows": (1, _ANY),
+    "run.validation_steps": (1, _ANY),
 }  # fmt: skip

@@ -25,16 +25,20 @@ def first_rows(rows: Sequence[RowPlace], labels: int) -> list[RowPlace]:
     return [row for row, count in zip(rows, before, strict=False) if count < labels]
 
 
+def loss_of(network: EagleNetwork, batch: Batch, loss: LossPart) -> float:
+    """The mean loss of the first draft step, over the whole vocabulary."""
+    return Gradients(network, replace(loss, candidates=0), Ranks()).loss_of(batch)
+
+
 def soften(network: EagleNetwork, batch: Batch, loss: LossPart) -> None:
     """Scale the last norm so that the loss of the first draft step is least: what was solved points in the right
     direction, but a norm makes each state as long as the target's, however unsure it is."""
-    gradients = Gradients(network, replace(loss, candidates=0), Ranks())
     with torch.no_grad():
         whole = network.norm.weight.clone()
         found = []
         for scale in _SCALES:
             network.norm.weight.copy_(whole * scale)
-            found.append((gradients.loss_of(batch), scale))
+            found.append((loss_of(network, batch, loss), scale))
         network.norm.weight.copy_(whole * min(found)[1])
 
 

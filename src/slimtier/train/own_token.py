@@ -29,13 +29,11 @@ def start_own_token(layer: Layer, embedding: torch.Tensor, frequencies: torch.Te
     dim, group = config.head_dim, config.num_heads // config.num_kv_heads
     normed = F.rms_norm(embedding, embedding.shape[1:], eps=config.norm_eps).double()
     moments = normed.T * frequencies @ normed
-    common = torch.linalg.solve(
-        moments + torch.diag(moments.diagonal() * _PENALTY), normed.T @ frequencies
-    )  # common · norm(e) is about 1
+    common = direction_of_ones(normed, frequencies)
     falling = _FALLING ** torch.arange(dim // 2, dtype=torch.float64)
     pattern = torch.cat((falling, falling)).sqrt()
     pattern *= math.sqrt(_SHARPNESS * math.sqrt(dim)) / pattern.norm()
-    read, written = _halves(passed.double(), moments, dim)
+    read, written = halves(passed.double(), moments, dim)
     hidden = config.hidden_size
     with torch.no_grad():
         for weight, rows in (
@@ -50,7 +48,18 @@ def start_own_token(layer: Layer, embedding: torch.Tensor, frequencies: torch.Te
         layer.o_proj.weight[:, : group * dim] = written.repeat(1, group).float() / group
 
 
-def _halves(passed: torch.Tensor, moments: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def direction_of_ones(vectors: torch.Tensor, weights: torch.Tensor, zeros: torch.Tensor | None = None) -> torch.Tensor:
+    """u [hidden] float64 such that u · v is about 1 for the vectors [N, hidden], weighed by `weights` [N], sum 1; and
+    about 0 for those in `zeros`."""
+    target = vectors.T @ weights.double()
+    moments = vectors.T * weights.double() @ vectors
+    if zeros is not None:
+        moments = moments + zeros.T @ zeros / len(zeros)
+    solved: torch.Tensor = torch.linalg.solve(moments + torch.diag(moments.diagonal() * _PENALTY), target)
+    return solved
+
+
+def halves(passed: torch.Tensor, moments: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     """read [rank, hidden] and written [hidden, rank] with written · read · x nearest to passed · x over x of the second
     moments; read · x has mean square 1."""
     values, vectors = torch.linalg.eigh(moments)
