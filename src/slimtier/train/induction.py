@@ -134,7 +134,8 @@ def _canonical(
 
 def _inverse_root(moments: torch.Tensor) -> torch.Tensor:
     values, vectors = torch.linalg.eigh(moments + torch.diag(moments.diagonal() * _PENALTY))
-    return vectors / values.clamp(min=float(values.max()) * 1e-9).sqrt() @ vectors.T
+    root: torch.Tensor = vectors / values.clamp(min=float(values.max()) * 1e-9).sqrt() @ vectors.T
+    return root
 
 
 @torch.no_grad()
