@@ -2,8 +2,8 @@
 
     python -m benchmarks.ablations captured --steps 200
 
-The base is a slim head of rank hidden / 8, started by ridge regression and activation-weighted SVD, trained with KL,
-most steps with one draft step and the last with three. Every arm has the same short budget: the arms are compared with
+The base is a slim head of rank hidden / 8, started by ridge regression, an induction head and activation-weighted SVD,
+trained with KL, most steps with one draft step and the last with three. Every arm has the same short budget: the arms are compared with
 each other, none of them is a finished draft. Numbers are those of rows that are held out, over the full vocabulary.
 """
 
@@ -36,7 +36,8 @@ class Arm:
 def make_arms(hidden: int, vocab: int) -> list[Arm]:
     ranks = [Arm("rank", f"d/{part}", (f"drafter.rank={hidden // part}",)) for part in (4, 8, 16, 32)]
     inits = [Arm("init", name, (f"init.head={name}",)) for name in ("random", "svd", "activation-svd")] + [
-        Arm("init", "all random", ("init.head=random", "init.fc=random"))
+        Arm("init", "no induction head", ("init.induction_steps=0",)),
+        Arm("init", "all random", ("init.head=random", "init.fc=random", "init.layer=random")),
     ]
     losses = [Arm("loss", kind, (f"loss.kind={kind}",)) for kind in ("kl", "ce", "tv", "lk")]
     depths = [Arm("K", str(steps), (f"unroll.phases=[[1,0.8],[{steps},0.2]]",)) for steps in (1, 3, 5, 7)]
