@@ -3,8 +3,9 @@
     python -m benchmarks.ablations captured --steps 200
 
 The base is a slim head of rank hidden / 8, started by ridge regression, an induction head and activation-weighted SVD,
-trained with KL, most steps with one draft step and the last with three. Every arm has the same short budget: the arms are compared with
-each other, none of them is a finished draft. Numbers are those of rows that are held out, over the full vocabulary.
+trained with KL, most steps with one draft step and the last with three. Every arm has the same short budget: the arms
+are compared with each other, none of them is a finished draft. Numbers are those of rows that are held out, over the
+full vocabulary.
 """
 
 from __future__ import annotations
