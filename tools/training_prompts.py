@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import TextIO
 
 from rich.console import Console
 from rich.progress import track
 
 from slimtier.errors import InputError
+from slimtier.files import replacing, telling
 from slimtier.train.overlap import read_held_out
 from slimtier.train.prompts import read_prompts
 from tools.prompt_mix.documents import read_documents
@@ -38,7 +35,8 @@ def main(given: Sequence[str] | None = None) -> int:
         rows = [row for path in arguments.prompts for row in single_prompts(path)]
         documents = [document for path in arguments.texts for document in read_documents(path)]
         mix = Mix(rows, documents, read_held_out(arguments.eval), Random(arguments.seed))
-        with replacing(arguments.out) as out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        with telling(arguments.out), replacing(arguments.out) as beside, beside.open("w", encoding="utf-8") as out:
             conversations = mix.conversations(arguments.count)
             for one in track(conversations, "drawing prompts", arguments.count, console=Console(stderr=True)):
                 out.write(json.dumps({"source": one.source, "turns": one.turns}, ensure_ascii=False) + "\n")
@@ -60,23 +58,6 @@ def single_prompts(path: Path) -> list[Prompt]:
     for reason, count in dropped.items():
         print(f"{path}: {count} rows left out: {reason}")
     return [(one.source, one.turns[0]) for one in file.conversations if len(one.turns) == 1 and one.system is None]
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """A text file beside `path`, which takes its name when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as out:
-            yield out
-            out.flush()
-            os.fsync(descriptor)
-        os.chmod(name, 0o644)  # mkstemp's is for the owner alone
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slimtier.errors import ConfigError, InputError
+from slimtier.files import write_whole
 from slimtier.loading import Loaded
 from slimtier.provenance import Provenance
 from slimtier.train.answers import AnswerSettings, AnswerWriter, Script, layers_of
@@ -140,9 +141,7 @@ def _agree(path: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest, or check that the capture that is there was made the same way."""
     manifest = json.loads(json.dumps(manifest))
     if not path.is_file():
-        beside = path.with_suffix(".part")
-        beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, (json.dumps(manifest, indent=1) + "\n").encode())
         return
     held = json.loads(path.read_text(encoding="utf-8"))
     for key in manifest:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from slimtier.errors import ModelFileError
+from slimtier.files import replacing
 
 KEPT = 2
 
@@ -26,22 +26,15 @@ def save_state(directory: Path, step: int, state: dict[str, Any]) -> None:
     Raises ModelFileError when the disk does not take it; the states before it stay.
     """
     path = directory / f"step-{step:08d}.pt"
-    part = path.with_suffix(".part")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        torch.save(state, part)
-        with part.open("rb+") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
-        part.replace(path)
-        mark = path.with_suffix(".json.part")
-        with mark.open("w", encoding="utf-8") as lines:
-            json.dump({"step": step, "sha256": digest}, lines)
-            lines.flush()
-            os.fsync(lines.fileno())
-        mark.replace(path.with_suffix(".json"))
+        with replacing(path) as part:
+            torch.save(state, part)
+            with part.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        with replacing(path.with_suffix(".json")) as mark:
+            mark.write_text(json.dumps({"step": step, "sha256": digest}), encoding="utf-8")
     except (OSError, RuntimeError) as error:  # torch tells a full disk as a RuntimeError
-        part.unlink(missing_ok=True)
         raise ModelFileError(f"cannot write {path}: {error}; free some space and go on with --resume") from error
     for old in sorted(directory.glob("step-*.json"))[:-KEPT]:
         old.unlink()

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from slimtier.files import write_whole
+
 _SECONDS_A_LINE = 60.0  # where there is no terminal for a bar
 
 
@@ -83,6 +85,4 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def _forget_after(path: Path, step: int) -> None:
     """Drop what was noted after `step`: it will be done, and noted, again."""
     kept = [line for line in read_lines(path) if line["step"] <= step]
-    part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-    part.replace(path)
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())

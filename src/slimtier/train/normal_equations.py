@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from slimtier.files import replacing, telling
 from slimtier.train.answers import Answered
 
 
@@ -40,9 +41,8 @@ class NormalEquations:
 
     def save(self, path: Path) -> None:
         """Write beside `path`, then rename."""
-        beside = path.with_suffix(".part")
-        save_file(self.sums, beside)
-        beside.replace(path)
+        with telling(path), replacing(path) as beside:
+            save_file(self.sums, beside)
 
     def load(self, path: Path) -> None:
         """Go on from saved sums, if there are any."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from safetensors.torch import save
 
 from slimtier.errors import InputError
+from slimtier.files import append_line, write_whole
 from slimtier.train.answers import Answered
 from slimtier.train.shards import LIST
 
@@ -58,7 +58,7 @@ class ShardWriter:
         name = f"shard-{len(self.lines):05d}.safetensors"
         tensors = _tensors(self._rows)
         content = save(tensors)
-        _write(self.directory / name, content)
+        write_whole(self.directory / name, content)
         line = {
             "name": name,
             "sha256": hashlib.sha256(content).hexdigest(),
@@ -67,10 +67,7 @@ class ShardWriter:
             "positions": len(tensors["token_ids"]),
             "answer_tokens": len(tensors["top_ids"]),
         }
-        with (self.directory / LIST).open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(line) + "\n")
-            lines.flush()
-            os.fsync(lines.fileno())
+        append_line(self.directory / LIST, json.dumps(line))
         self.lines.append(line)
         self.bytes += line["bytes"]
         self._rows, self._pending = [], 0
@@ -94,7 +91,7 @@ def read_list(directory: Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     whole, _, cut = text.rpartition("\n")
     if cut:
-        _write(path, f"{whole}\n".encode() if whole else b"")
+        write_whole(path, f"{whole}\n".encode() if whole else b"")
     try:
         return [json.loads(line) for line in whole.splitlines()]
     except ValueError:
@@ -112,16 +109,3 @@ def _tensors(rows: list[Answered]) -> dict[str, torch.Tensor]:
         "top_ids": torch.cat([row.top_ids for row in rows]),
         "top_logprobs": torch.cat([row.top_logprobs for row in rows]),
     }
-
-
-def _write(path: Path, content: bytes) -> None:
-    beside = path.with_suffix(".part")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror}; free some space and run the command again") from error
-    beside.replace(path)
