@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 
 from slimtier.errors import InputError
-from slimtier.files import replacing, telling
+from slimtier.files import writing
 from slimtier.train.overlap import read_held_out
 from slimtier.train.prompts import read_prompts
 from tools.prompt_mix.documents import read_documents
@@ -35,8 +35,7 @@ def main(given: Sequence[str] | None = None) -> int:
         rows = [row for path in arguments.prompts for row in single_prompts(path)]
         documents = [document for path in arguments.texts for document in read_documents(path)]
         mix = Mix(rows, documents, read_held_out(arguments.eval), Random(arguments.seed))
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        with telling(arguments.out), replacing(arguments.out) as beside, beside.open("w", encoding="utf-8") as out:
+        with writing(arguments.out) as out:
             conversations = mix.conversations(arguments.count)
             for one in track(conversations, "drawing prompts", arguments.count, console=Console(stderr=True)):
                 out.write(json.dumps({"source": one.source, "turns": one.turns}, ensure_ascii=False) + "\n")

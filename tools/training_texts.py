@@ -22,7 +22,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from slimtier.errors import InputError
-from tools.training_prompts import replacing
+from slimtier.files import writing
 
 NEWS = "gensim/test/test_data/lee_background.cor"
 WIKIPEDIA = "gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
@@ -55,7 +55,7 @@ def main(given: Sequence[str] | None = None) -> int:
     counts: Counter[str] = Counter()
     words: Counter[str] = Counter()
     try:
-        with replacing(arguments.out) as out:
+        with writing(arguments.out) as out:
             for source, title, text in (row for path in arguments.wheels for row in read_wheel(path)):
                 out.write(json.dumps({"source": source, "title": title, "text": text}, ensure_ascii=False) + "\n")
                 counts[source] += 1

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from slimtier.errors import InputError
 
@@ -28,6 +29,15 @@ def write_whole(path: Path, content: bytes) -> None:
     """Put `content` in the place of `path`. Raises InputError when the disk does not take it."""
     with telling(path), replacing(path) as beside:
         beside.write_bytes(content)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """A text file that takes the place of `path`, whose directory is made, when the block ends."""
+    with telling(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
+            yield file
 
 
 def append_line(path: Path, line: str) -> None:
