@@ -11,7 +11,8 @@ import torch
 
 from slimtier.errors import InputError
 from slimtier.loading import Loaded
-from slimtier.train.answers import Answered, AnswerSettings, AnswerWriter, layers_of
+from slimtier.train.answer_settings import AnswerSettings, layers_of
+from slimtier.train.answers import Answered, AnswerWriter
 from slimtier.train.prompts import Conversation
 from slimtier.train.turns import Dialogue
 from tests.train import dialogues

@@ -18,7 +18,7 @@ from slimtier.errors import ConfigError, InputError
 from slimtier.loading import Loaded
 from slimtier.train import capture as work
 from slimtier.train import shard_writer
-from slimtier.train.answers import AnswerSettings
+from slimtier.train.answer_settings import AnswerSettings
 from slimtier.train.prompts import Conversation, PromptFile
 from tests.train import dialogues
 

@@ -70,4 +70,12 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_every_key_has_a_table() -> None:
-    assert [part.name for part in fields(TrainConfig)] == ["drafter", "init", "optimisation", "unroll", "loss", "run"]
+    assert [part.name for part in fields(TrainConfig)] == [
+        "drafter",
+        "init",
+        "optimisation",
+        "unroll",
+        "loss",
+        "run",
+        "answers",
+    ]

@@ -40,18 +40,9 @@ def capture(
     if not 0 < disk_budget < 1e6 or tokens < 1:
         raise ConfigError("--disk-budget and --tokens must be above 0")
     from slimtier.loading import RunOptions
-    from slimtier.train.prompts import read_prompts
 
     given = common.read_pairs(set_)
-    kept = read_prompts(prompts)
-    if held_out is not None:
-        from slimtier.train.overlap import read_held_out, without
-
-        kept = without(kept, read_held_out(held_out))
-    for reason, count in kept.dropped.items():
-        common.note(f"{count} prompts not used: {reason}")
-    if kept.answers_left_out:
-        common.note(f"{kept.answers_left_out} answers in {prompts} left out: the model writes its own")
+    kept = common.prompts_to_answer(prompts, held_out)
     options = RunOptions("auto", precision, threads, device)
     captured = _run(kept, out, tokens, int(disk_budget * _GB), model, options, given)
     for reason, count in captured.dropped.items():
@@ -65,17 +56,15 @@ def capture(
 
 def _run(prompts: Any, out: Path, tokens: int, budget: int, model: str, options: Any, given: Any) -> Any:
     from slimtier.config import read_dataclass
-    from slimtier.drafters.eagle.config import default_capture
     from slimtier.loading import load
     from slimtier.models.resolve import resolve
     from slimtier.train import capture as work
-    from slimtier.train.answers import AnswerSettings
+    from slimtier.train.answer_settings import AnswerSettings, with_layers
 
     files = resolve(model)
     with common.patience(f"loading {model}"):
         loaded = load(files, options)
-    layers = list(default_capture(loaded.target.info.num_layers))
-    settings = read_dataclass(AnswerSettings, {"layers": layers, **given}, "--set")
+    settings = with_layers(read_dataclass(AnswerSettings, given, "--set"), loaded.target.info.num_layers)
     planned = work.plan(settings, loaded.target.info.hidden_size, tokens, budget)
     common.note(f"about {planned.bytes / _GB:.2f} GB for {tokens} answer tokens")
     with common.bar("capturing", "answer tokens", tokens) as advance:

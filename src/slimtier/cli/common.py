@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from slimtier.models.aliases import DEFAULT_MODEL as DEFAULT_MODEL
 if TYPE_CHECKING:
     from slimtier.engine import Engine
     from slimtier.result import Result
+    from slimtier.train.prompts import PromptFile
 
 Model = Annotated[str, typer.Option(help="An alias (see `slimtier models`), a directory, a .gguf file or a hub id.")]
 Drafter = Annotated[str, typer.Option(help="auto, eagle3, ngram, draft_model, layer_skip or none.")]
@@ -166,6 +168,21 @@ def read_stdin() -> str:
         return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise InputError("standard input is not UTF-8 text: convert it first") from None
+
+
+def prompts_to_answer(path: Path, held_out: Path | None) -> PromptFile:
+    """The prompts of a JSON Lines file without those like the evaluation data in `held_out`; says what is dropped."""
+    from slimtier.train.overlap import read_held_out, without
+    from slimtier.train.prompts import read_prompts
+
+    kept = read_prompts(path)
+    if held_out is not None:
+        kept = without(kept, read_held_out(held_out))
+    for reason, count in kept.dropped.items():
+        note(f"{count} prompts not used: {reason}")
+    if kept.answers_left_out:
+        note(f"{kept.answers_left_out} answers in {path} left out: the model writes its own")
+    return kept
 
 
 def summary(result: Result) -> str:

@@ -14,31 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from slimtier.errors import InputError
 from slimtier.models.base import Target
+from slimtier.train.answer_settings import AnswerSettings
 
 PROMPT_CHUNK = 64  # tokens of one prompt in one forward
 _LOOP = 64  # an answer whose last tokens repeat a piece of at most half as many is cut: it would go on for ever
 _LOOP_STEP = 8
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerSettings:
-    """`layers`: outputs of these are kept; `top_n`: of the target's probabilities; `temperatures`: conversation i is
-    answered at temperatures[i % len]; above 0 a token is drawn from the top_n. `drawn_turns`: conversation i goes on
-    for drawn_turns[i % len] turns that the target writes for the user, and every drawn_every-th conversation (0: none)
-    is the target's from its first word. `rows`: conversations at a time; `max_positions`: where one ends."""
-
-    layers: tuple[int, ...]
-    top_n: int = 64
-    temperatures: tuple[float, ...] = (0.0, 0.7, 0.0, 1.0)
-    max_new_tokens: int = 256
-    max_prompt_tokens: int = 1024
-    max_positions: int = 2048
-    drawn_turns: tuple[int, ...] = (0,)
-    drawn_every: int = 0
-    rows: int = 64
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +209,3 @@ def _loops(answer: Sequence[int]) -> bool:
         return False
     tail = answer[-2 * _LOOP :]
     return any(tail[period:] == tail[:-period] for period in range(1, _LOOP // 2 + 1))
-
-
-def layers_of(capture: Sequence[int], num_layers: int) -> tuple[int, ...]:
-    """The layers to capture, checked: distinct, ascending, there."""
-    layers = tuple(capture)
-    if not layers or list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= num_layers:
-        raise InputError(
-            f"layers {list(layers)} cannot be captured: name distinct layers from 0 to {num_layers - 1}, ascending"
-        )
-    return layers

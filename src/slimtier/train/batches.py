@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from slimtier.train.shards import Capture, Row, RowPlace
+from slimtier.train.shards import Row, RowPlace, Rows
 
 HELD_OUT = 50  # one row in so many is held out, by the digest of its tokens
 
@@ -56,6 +56,8 @@ def epoch_batches(rows: Sequence[RowPlace], batch_tokens: int, seed: int, epoch:
 
 class Schedule:
     """Batches by step, over as many epochs as it takes."""
+
+    position = 0
 
     def __init__(self, rows: Sequence[RowPlace], batch_tokens: int, seed: int) -> None:
         self.rows, self.batch_tokens, self.seed = rows, batch_tokens, seed
@@ -190,6 +192,6 @@ def _parts(rows: Sequence[Row], digests: Sequence[int]) -> Iterator[_Part]:
         texts, keys, labels = texts + len(row.token_ids), keys + size, labels + answers
 
 
-def load(capture: Capture, places: Sequence[RowPlace]) -> Batch:
+def load(capture: Rows, places: Sequence[RowPlace]) -> Batch:
     """The rows at `places`, read and packed."""
     return pack([capture.read(place) for place in places], [place.digest for place in places])

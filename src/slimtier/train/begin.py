@@ -22,7 +22,7 @@ from slimtier.train.config import TrainConfig
 from slimtier.train.fitting import first_rows, soften, state_moments
 from slimtier.train.former import read_former, take_over, whole_head
 from slimtier.train.induction import has_room, start_induction
-from slimtier.train.shards import Capture, CaptureInfo, RowPlace
+from slimtier.train.shards import CaptureInfo, RowPlace, Rows
 from slimtier.train.tokens import always_kept, meant, token_counts, trimmed_ids
 from slimtier.train.warm import (
     ScaledLinear,
@@ -30,10 +30,10 @@ from slimtier.train.warm import (
     eagle_config,
     read_embedding,
     read_head,
-    read_statistics,
     smoothed,
     start_body,
     start_head,
+    statistics_of,
 )
 
 _SOFTENING_LABELS, _MOMENT_LABELS = 512, 8192
@@ -86,12 +86,12 @@ def blank(target: Target, info: CaptureInfo, config: TrainConfig) -> EagleNetwor
 
 
 def begin(
-    target: Target, capture: Capture, rows: Sequence[RowPlace], config: TrainConfig, start: Path | None
+    target: Target, capture: Rows, rows: Sequence[RowPlace], config: TrainConfig, start: Path | None
 ) -> EagleNetwork:
     """The network before its first step on `rows`, float32 on the CPU; `start`: a draft directory whose weights it
     takes over, all of them if its head is of the same form, else the body. Save `plain_state` of it."""
     network = blank(target, capture.info, config)
-    statistics, frequencies = read_statistics(capture.directory), meant(capture, rows)
+    statistics, frequencies = statistics_of(capture), meant(capture, rows)
     former = None if start is None else read_former(start, network.config, network.embedding)
     scaled, network.fc = network.fc, nn.Linear(network.fc.in_features, network.fc.out_features, bias=False)
     if former is None:
@@ -117,7 +117,7 @@ def begin(
 
 def _induce(
     network: EagleNetwork,
-    capture: Capture,
+    capture: Rows,
     rows: Sequence[RowPlace],
     frequencies: torch.Tensor,
     config: TrainConfig,
@@ -137,7 +137,7 @@ def plain_state(network: EagleNetwork) -> dict[str, torch.Tensor]:
     return state
 
 
-def _trimmed(target: Target, capture: Capture, rows: Sequence[RowPlace], config: TrainConfig) -> torch.Tensor | None:
+def _trimmed(target: Target, capture: Rows, rows: Sequence[RowPlace], config: TrainConfig) -> torch.Tensor | None:
     if config.drafter.head != "trimmed":
         return None
     counts = token_counts(capture, rows, config.drafter.trim_counts)

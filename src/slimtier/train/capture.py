@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from slimtier.errors import ConfigError, InputError
 from slimtier.files import write_whole
 from slimtier.loading import Loaded
 from slimtier.provenance import Provenance
-from slimtier.train.answers import AnswerSettings, AnswerWriter, Script, layers_of
+from slimtier.train.answer_settings import AnswerSettings, layers_of
+from slimtier.train.answers import AnswerWriter, Script
 from slimtier.train.normal_equations import NormalEquations
 from slimtier.train.prompts import Conversation, PromptFile
 from slimtier.train.shard_writer import ShardWriter, answer_bytes, position_bytes
@@ -70,15 +71,15 @@ def capture(
     info = loaded.target.info
     layers_of(settings.layers, info.num_layers)
     directory.mkdir(parents=True, exist_ok=True)
-    _agree(directory / MANIFEST, _manifest(loaded, prompts, settings))
+    _agree(directory / MANIFEST, describe_capture(loaded, prompts, settings))
     shards = ShardWriter(directory)
     sums = NormalEquations(loaded.target.weight("embedding").cpu(), info.hidden_size * len(settings.layers))
     sums.load(directory / STATISTICS)
     writer = AnswerWriter(loaded.target, settings, info.eos_token_ids)
-    scripts = _scripts(loaded.tokenizer, prompts.conversations, settings, shards.done())
+    scripts = scripts_of(loaded.tokenizer, prompts.conversations, settings, done=shards.done())
     full = False
     if shards.answer_tokens < planned.tokens:
-        for row in writer.write(_patient(scripts, writer, len(prompts.conversations))):
+        for row in writer.write(patient(scripts, writer, len(prompts.conversations))):
             sums.add(row)
             if shards.add(row):
                 sums.save(directory / STATISTICS)
@@ -94,13 +95,18 @@ def capture(
     return Captured(shards.answer_tokens, shards.bytes, rows, dict(writer.dropped), full)
 
 
-def _scripts(
-    tokenizer: Any, conversations: Sequence[Conversation], settings: AnswerSettings, done: set[int]
+def scripts_of(
+    tokenizer: Any,
+    conversations: Sequence[Conversation],
+    settings: AnswerSettings,
+    first: int = 0,
+    last: int | None = None,
+    done: Set[int] = frozenset(),
 ) -> Iterator[tuple[int, Script]]:
     """Conversation after conversation, over and over, each time at another temperature and with other draws; every
-    `drawn_every`-th is the target's from its first word."""
+    `drawn_every`-th is the target's from its first word. By number, from `first` to before `last`, without `done`."""
     own = Conversation("drawn", ())
-    for number in itertools.count():
+    for number in itertools.count(first) if last is None else range(first, last):
         if number in done:
             continue
         drawn = settings.drawn_turns[number % len(settings.drawn_turns)]
@@ -111,7 +117,7 @@ def _scripts(
             yield number, Dialogue(tokenizer, conversations[place], drawn)
 
 
-def _patient(scripts: Iterator[tuple[int, Script]], writer: AnswerWriter, count: int) -> Iterator[tuple[int, Script]]:
+def patient(scripts: Iterator[tuple[int, Script]], writer: AnswerWriter, count: int) -> Iterator[tuple[int, Script]]:
     """`scripts`, unless all prompts were tried and not one conversation came of them."""
     for given, script in enumerate(scripts):
         if not writer.finished and given >= 2 * count + writer.settings.rows:
@@ -119,7 +125,8 @@ def _patient(scripts: Iterator[tuple[int, Script]], writer: AnswerWriter, count:
         yield script
 
 
-def _manifest(loaded: Loaded, prompts: PromptFile, settings: AnswerSettings) -> dict[str, Any]:
+def describe_capture(loaded: Loaded, prompts: PromptFile, settings: AnswerSettings) -> dict[str, Any]:
+    """All that decides what is written, and by what: a capture's manifest."""
     info = loaded.target.info
     spoken = json.dumps([asdict(conversation) for conversation in prompts.conversations]).encode()
     backend = getattr(loaded.tokenizer, "backend", None)

@@ -1,4 +1,4 @@
-"""What a training run is told: five short tables, read from TOML and `--set table.key=value`, strictly."""
+"""What a training run is told: a few short tables, read from TOML and `--set table.key=value`, strictly."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Literal
 from slimtier.config import read_dataclass
 from slimtier.drafters.eagle.config import HeadKind
 from slimtier.errors import ConfigError
+from slimtier.train.answer_settings import AnswerSettings
 
 LossKind = Literal["kl", "ce", "tv", "lk"]
 
@@ -100,7 +101,7 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """A training run."""
+    """A training run; `answers`: how the target answers online."""
 
     drafter: DrafterPart = field(default_factory=DrafterPart)
     init: InitPart = field(default_factory=InitPart)
@@ -108,6 +109,7 @@ class TrainConfig:
     unroll: UnrollPart = field(default_factory=UnrollPart)
     loss: LossPart = field(default_factory=LossPart)
     run: RunPart = field(default_factory=RunPart)
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""

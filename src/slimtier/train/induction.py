@@ -27,7 +27,7 @@ from slimtier.train.config import LossPart
 from slimtier.train.fitting import first_rows, loss_of
 from slimtier.train.own_token import direction_of_ones, halves
 from slimtier.train.pointer import fit_pointer
-from slimtier.train.shards import Capture, RowPlace
+from slimtier.train.shards import RowPlace, Rows
 
 _REACH = 600.0  # over so many positions a pair of dimensions must not turn by more than 1 radian
 _MATCH = 10.0  # score of a match, about
@@ -46,7 +46,7 @@ def has_room(config: EagleConfig) -> bool:
 
 def start_induction(
     network: EagleNetwork,
-    capture: Capture,
+    capture: Rows,
     rows: Sequence[RowPlace],
     frequencies: torch.Tensor,
     loss: LossPart,

@@ -11,12 +11,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from slimtier.drafters.eagle.network import EagleNetwork
-from slimtier.train.batches import Batch, Schedule, Split, load
+from slimtier.train.batches import Batch, Split, load
 from slimtier.train.checkpoints import save_state
 from slimtier.train.config import TrainConfig, UnrollPart
 from slimtier.train.gradients import Gradients, Report, Unrolling
@@ -24,7 +24,7 @@ from slimtier.train.journal import Journal
 from slimtier.train.metrics import Validation, validate
 from slimtier.train.optimiser import RunningMean, make_optimisers, rate, set_rate
 from slimtier.train.parallel import Ranks
-from slimtier.train.shards import Capture, RowPlace
+from slimtier.train.shards import RowPlace, Rows
 
 _VALIDATION_TOKENS = 2048  # labelled slots at a time
 
@@ -36,13 +36,24 @@ def phase_at(step: int, steps: int, part: UnrollPart) -> Unrolling:
     return Unrolling(int(part.phases[phase][0]), part.decay, part.later_share)
 
 
+class Batches(Protocol):
+    """Which rows a step takes."""
+
+    @property
+    def position(self) -> int:
+        """How far what is written online was taken; 0 for what was captured."""
+
+    def at(self, step: int) -> list[RowPlace]: ...
+    def steps(self, epochs: float) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
     """What is trained on."""
 
-    capture: Capture
+    capture: Rows
     split: Split
-    schedule: Schedule
+    schedule: Batches
 
 
 class Trainer:
@@ -125,7 +136,8 @@ class Trainer:
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
             "mean": None if self.mean is None else self.mean.weights,
             "config": self.config.to_dict(),
-            "shards": [entry.sha256 for entry in self.data.capture.shards],
+            "shards": list(self.data.capture.identity),
+            "position": self.data.schedule.position,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from slimtier.drafters.eagle.network import EagleNetwork, Layer
 from slimtier.train.batches import Batch, Segment, load
-from slimtier.train.shards import Capture, RowPlace
+from slimtier.train.shards import RowPlace, Rows
 
 _RATE, _WARMUP = 6e-3, 10
 _ROWS = 8  # of a step
@@ -71,7 +71,7 @@ def _inputs(network: EagleNetwork, batch: Batch) -> torch.Tensor:
     return layer.inputs(embedded, network.fuse(batch.features.float()))[0]
 
 
-def fit_pointer(network: EagleNetwork, capture: Capture, rows: Sequence[RowPlace], steps: int, seed: int) -> None:
+def fit_pointer(network: EagleNetwork, capture: Rows, rows: Sequence[RowPlace], steps: int, seed: int) -> None:
     """`steps` of Adam on the queries and keys of the layer's second key-value head."""
     layer = network.layers[0]
     assert isinstance(layer, Layer)
@@ -92,7 +92,7 @@ def fit_pointer(network: EagleNetwork, capture: Capture, rows: Sequence[RowPlace
         layer.k_proj.weight[pointer.dim : 2 * pointer.dim] = pointer.key
 
 
-def _batches(capture: Capture, rows: Sequence[RowPlace], generator: torch.Generator) -> Iterator[Batch]:
+def _batches(capture: Rows, rows: Sequence[RowPlace], generator: torch.Generator) -> Iterator[Batch]:
     """Rows at random, over and over."""
     while True:
         order = torch.randperm(len(rows), generator=generator).tolist()

@@ -12,28 +12,35 @@ import torch
 from slimtier.drafters.eagle.save import save_draft
 from slimtier.errors import ConfigError
 from slimtier.provenance import Provenance
+from slimtier.train.answer_settings import AnswerSettings
 from slimtier.train.batches import Schedule, split_rows
 from slimtier.train.begin import Target, begin, blank, open_target, plain_state
 from slimtier.train.checkpoints import has_states, newest_state
 from slimtier.train.config import TrainConfig
 from slimtier.train.journal import Journal
 from slimtier.train.loop import Data, Trainer, check, run
-from slimtier.train.parallel import join
+from slimtier.train.online import Online, open_stream
+from slimtier.train.parallel import Ranks, join
 from slimtier.train.plot import draw
-from slimtier.train.shards import Capture, open_capture
+from slimtier.train.shards import Rows, open_capture
+
+State = dict[str, Any] | None
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to train, from what, to where. `start`: a draft directory to go on from."""
+    """What to train, from what, to where. `capture`: a directory, or None with `online`, the target to write what is
+    learned; `start`: a draft directory to go on from."""
 
-    capture: Path
+    capture: Path | None
     model: str
     out: Path
     config: TrainConfig
     resume: bool = False
     start: Path | None = None
     device: str = "cpu"
+    online: Online | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,35 +63,57 @@ class Outcome:
         return {**asdict(self), "draft": str(self.draft), "finished": self.finished}
 
 
-def train(request: Request, say: Callable[[str], None], progress: Callable[[int, int], None]) -> Outcome:
-    """Train a draft; see the modules of this package for how. `say` gets lines for a person, `progress` the shards
-    that are checked, of how many."""
+def train(request: Request, say: Callable[[str], None], progress: Progress) -> Outcome:
+    """Train a draft; see the modules of this package for how. `say` gets lines for a person, `progress` how much of
+    what comes before the first step is done: shards checked, or labels written, of how many."""
     ranks = join()
     state = _former(request, say)
-    known = None if state is None else len(state["shards"])
-    capture = open_capture(request.capture, only_first=known, progress=progress)
+    data = _written(request, state, ranks, progress) if request.online else _captured(request, state, progress)
     if state is not None:
-        _check_same(request.config, capture, state)
-    split = split_rows(capture.rows, request.config.run.validation_rows)
-    if not split.train:
-        raise ConfigError(f"{request.capture} has only {len(capture.rows)} row(s), and one is held out: capture more")
-    part = request.config.optimisation
-    data = Data(capture, split, Schedule(split.train, part.batch_tokens, part.seed))
-    target = open_target(request.model, capture.info)
+        _check_same(request.config, data.capture, state)
+    target = open_target(request.model, data.capture.info)
     if state is None:
-        network = begin(target, capture, split.train, request.config, request.start)
+        network = begin(target, data.capture, data.split.train, request.config, request.start)
     else:
-        network = blank(target, capture.info, request.config)
+        network = blank(target, data.capture.info, request.config)
     device = torch.device(request.device)
     trainer = Trainer(network.to(device), data, request.config, ranks, device)
     if state is not None:
         trainer.load_state(state)
     if ranks.first:
-        _describe(trainer, capture, say)
+        _describe(trainer, say)
     return _run(request, trainer, target)
 
 
-def _former(request: Request, say: Callable[[str], None]) -> dict[str, Any] | None:
+def _captured(request: Request, state: State, progress: Progress) -> Data:
+    """The capture directory, opened; of a run that goes on, the shards that it began with."""
+    if request.capture is None:
+        raise ConfigError("there is nothing to train on: name a capture directory")
+    if request.config.answers != AnswerSettings():
+        raise ConfigError("[answers] is for --online: a capture has its answers already; leave it out")
+    known = None if state is None else len(state["shards"])
+    capture = open_capture(request.capture, only_first=known, progress=progress)
+    split = split_rows(capture.rows, request.config.run.validation_rows)
+    if not split.train:
+        raise ConfigError(f"{request.capture} has only {len(capture.rows)} row(s), and one is held out: capture more")
+    part = request.config.optimisation
+    return Data(capture, split, Schedule(split.train, part.batch_tokens, part.seed))
+
+
+def _written(request: Request, state: State, ranks: Ranks, progress: Progress) -> Data:
+    """What the target writes from now on."""
+    assert request.online is not None
+    config = request.config
+    if ranks.world > 1:
+        raise ConfigError("--online trains in one process: capture first, or leave torchrun out")
+    if not config.optimisation.steps:
+        raise ConfigError("what is written online has no end: give the run's length, --set optimisation.steps=N")
+    position = 0 if state is None else int(state["position"])
+    sizes = config.optimisation.batch_tokens, config.run.validation_rows
+    return Data(*open_stream(request.online, config.answers, *sizes, position, progress))
+
+
+def _former(request: Request, say: Callable[[str], None]) -> State:
     """The state to go on from, if it is asked for and there is one."""
     place = request.out / "checkpoints"
     if request.resume:
@@ -94,7 +123,7 @@ def _former(request: Request, say: Callable[[str], None]) -> dict[str, Any] | No
     return None
 
 
-def _check_same(config: TrainConfig, capture: Capture, state: Mapping[str, Any]) -> None:
+def _check_same(config: TrainConfig, capture: Rows, state: Mapping[str, Any]) -> None:
     """ConfigError when the run was begun with another config (what is only noted or shown may differ) or other data."""
     mine, theirs = config.to_dict(), state["config"]
     for table, values in mine.items():
@@ -104,14 +133,14 @@ def _check_same(config: TrainConfig, capture: Capture, state: Mapping[str, Any])
                     f"the run was begun with {table}.{key} = {theirs[table][key]}, not {value}: resume it with that, "
                     "or name another directory"
                 )
-    if [entry.sha256 for entry in capture.shards] != state["shards"]:
-        raise ConfigError(f"{capture.directory} no longer has the shards that the run was begun with: begin another")
+    if list(capture.identity) != state["shards"]:
+        raise ConfigError("what is trained on is not what the run was begun with: begin another, with another --out")
 
 
-def _describe(trainer: Trainer, capture: Capture, say: Callable[[str], None]) -> None:
+def _describe(trainer: Trainer, say: Callable[[str], None]) -> None:
     split = trainer.data.split
     labels = sum(row.labels for row in split.train)
-    lost = "".join(f", {count} {reason} dropped" for reason, count in capture.dropped.items())
+    lost = "".join(f", {count} {reason} dropped" for reason, count in trainer.data.capture.dropped.items())
     say(
         f"{len(split.train)} rows with {labels} labels to train on, {len(split.held_out)} held out{lost}; "
         f"{trainer.steps} steps, {trainer.step} done"
@@ -155,5 +184,5 @@ def _origin(request: Request, trainer: Trainer) -> dict[str, Any]:
         **Provenance.collect(seed=request.config.optimisation.seed).to_dict(),
         "model": request.model,
         "config": request.config.to_dict(),
-        "capture": {**asdict(capture.info), "shards": [entry.sha256 for entry in capture.shards]},
+        "capture": {**asdict(capture.info), "shards": list(capture.identity)},
     }

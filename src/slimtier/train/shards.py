@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 
 from slimtier.errors import InputError, ModelFileError
 
@@ -78,6 +79,22 @@ class Row:
     segments: tuple[tuple[int, int], ...]
 
 
+class Rows(Protocol):
+    """Where rows come from: a capture directory, or what the target has just written. `identity`: what two runs must
+    have in common for one to go on with the other; `dropped`: reason -> rows that cannot be learned from."""
+
+    @property
+    def info(self) -> CaptureInfo: ...
+    @property
+    def identity(self) -> tuple[str, ...]: ...
+    @property
+    def dropped(self) -> Mapping[str, int]: ...
+    def sums(self) -> Mapping[str, torch.Tensor]: ...
+    def read(self, place: RowPlace) -> Row: ...
+    def read_tokens(self, place: RowPlace) -> torch.Tensor: ...
+    def read_labels(self, place: RowPlace) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Capture:
     """An opened capture directory. rows: the usable ones; dropped: reason -> how many were not."""
@@ -88,6 +105,20 @@ class Capture:
     rows: tuple[RowPlace, ...]
     dropped: Mapping[str, int]
     _files: tuple[Any, ...]
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The digest of each shard."""
+        return tuple(entry.sha256 for entry in self.shards)
+
+    def sums(self) -> Mapping[str, torch.Tensor]:
+        """The normal equations. Raises ModelFileError when they cannot be read."""
+        path = self.directory / STATISTICS
+        try:
+            sums: dict[str, torch.Tensor] = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ModelFileError(f"cannot read {path} ({error!r}): capture again") from error
+        return sums
 
     def read(self, place: RowPlace) -> Row:
         """The row's contents, from the mapped shard."""
@@ -136,20 +167,25 @@ def _info(directory: Path) -> CaptureInfo:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
             raise ModelFileError(f"{path} is of format {values['format']}, this slimtier reads {FORMAT}: capture again")
-        return CaptureInfo(
-            model=str(values["model"]),
-            tokenizer_sha256=values["tokenizer_sha256"],
-            vocab_size=int(values["vocab_size"]),
-            hidden_size=int(values["hidden_size"]),
-            num_layers=int(values["num_layers"]),
-            layers=tuple(int(layer) for layer in values["layers"]),
-            top_n=int(values["top_n"]),
-            provenance=dict(values["provenance"]),
-        )
+        return info_of(values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelFileError(
             f"cannot read {path}: {error!r}; name a directory that `slimtier capture` wrote"
         ) from error
+
+
+def info_of(manifest: Mapping[str, Any]) -> CaptureInfo:
+    """The part of a capture's manifest that training reads."""
+    return CaptureInfo(
+        model=str(manifest["model"]),
+        tokenizer_sha256=manifest["tokenizer_sha256"],
+        vocab_size=int(manifest["vocab_size"]),
+        hidden_size=int(manifest["hidden_size"]),
+        num_layers=int(manifest["num_layers"]),
+        layers=tuple(int(layer) for layer in manifest["layers"]),
+        top_n=int(manifest["top_n"]),
+        provenance=dict(manifest["provenance"]),
+    )
 
 
 def _entries(directory: Path) -> list[ShardEntry]:
@@ -213,13 +249,17 @@ def _rows(file: Any, shard: int, info: CaptureInfo) -> tuple[list[RowPlace], Cou
         if not all(features_ok[start:end]) or not all(labels_ok[before[start] : before[end]]):
             dropped["with numbers that cannot be"] += 1
             continue
-        digest = int.from_bytes(hashlib.sha256(tokens[start:end].numpy().tobytes()).digest()[:8], "little")
-        place = RowPlace(shard, start, end, before[start], runs(answer[start:end]), digest)
+        place = RowPlace(shard, start, end, before[start], runs(answer[start:end]), digest_of(tokens[start:end]))
         if place.labels > 0:
             rows.append(place)
         else:
             dropped["without an answer to learn from"] += 1
     return rows, dropped
+
+
+def digest_of(token_ids: torch.Tensor) -> int:
+    """Of a row's token ids [L] int32."""
+    return int.from_bytes(hashlib.sha256(token_ids.numpy().tobytes()).digest()[:8], "little")
 
 
 def _finite_rows(values: torch.Tensor) -> torch.Tensor:

@@ -10,12 +10,12 @@ import torch
 
 from slimtier.errors import ConfigError
 from slimtier.models.tokenizer import Tokenizer
-from slimtier.train.shards import Capture, RowPlace
+from slimtier.train.shards import RowPlace, Rows
 
 _BYTES = 256
 
 
-def token_counts(capture: Capture, rows: Iterable[RowPlace], of: Literal["answers", "prompts"]) -> torch.Tensor:
+def token_counts(capture: Rows, rows: Iterable[RowPlace], of: Literal["answers", "prompts"]) -> torch.Tensor:
     """How often each token of the vocabulary stands in the rows' answers, or in what they answer; int64 [vocab]."""
     counts = torch.zeros(capture.info.vocab_size, dtype=torch.int64)
     for row in rows:
@@ -27,7 +27,7 @@ def token_counts(capture: Capture, rows: Iterable[RowPlace], of: Literal["answer
     return counts
 
 
-def meant(capture: Capture, rows: Iterable[RowPlace]) -> torch.Tensor:
+def meant(capture: Rows, rows: Iterable[RowPlace]) -> torch.Tensor:
     """How much probability the target gave each token over the rows' answers; float64 [vocab]."""
     sums = torch.zeros(capture.info.vocab_size, dtype=torch.float64)
     for place in rows:

@@ -4,11 +4,8 @@ or random."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from slimtier.drafters.eagle.config import EagleConfig, HeadConfig, NormConfig
@@ -21,7 +18,7 @@ from slimtier.errors import ConfigError, ModelFileError
 from slimtier.models.tensors import ModelWeights
 from slimtier.train.config import DrafterPart, InitPart
 from slimtier.train.own_token import start_own_token
-from slimtier.train.shards import STATISTICS, CaptureInfo
+from slimtier.train.shards import STATISTICS, CaptureInfo, Rows
 
 _STD = 0.02
 _NARROWING = 8  # hidden / rank of a slim head
@@ -76,16 +73,15 @@ class ScaledLinear(nn.Linear):
         return self.weight.detach() * self.scale
 
 
-def read_statistics(directory: Path) -> Statistics:
-    """statistics.safetensors of a capture directory."""
-    path = directory / STATISTICS
+def statistics_of(rows: Rows) -> Statistics:
+    """Raises ModelFileError when they are not there, or not numbers."""
+    sums = rows.sums()
     try:
-        sums = load_file(path)
         statistics = Statistics(sums["xtx"], sums["xty"], sums["yty"], int(sums["count"]))
-    except (OSError, SafetensorError, KeyError) as error:
-        raise ModelFileError(f"cannot read {path} ({error!r}): capture again") from error
+    except KeyError as error:
+        raise ModelFileError(f"the capture's {STATISTICS} has no {error}: capture again") from error
     if statistics.count < 1 or not bool(statistics.yty.isfinite().all() and statistics.xtx.isfinite().all()):
-        raise ModelFileError(f"{path} has no usable sums: capture again")
+        raise ModelFileError(f"the capture's {STATISTICS} has no usable sums: capture again")
     return statistics
 
 
