@@ -7,6 +7,8 @@ arms in turn, each time another one begins; an arm is a precision of the target,
 of speculative tokens, or the default `auto`. Speeds are decoding only; ratios are paired by prompt, with a bootstrap
 interval; a draft's best length is chosen on the first half of the prompts of each category and reported on the second.
 Greedy answers must be the tokens of plain decoding; rows say whether they are.
+
+--batch 64: the prompts are answered as one batch, --repeats times by each arm; speeds are those of the whole call.
 """
 
 from __future__ import annotations
@@ -49,16 +51,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     prompts = fitting(chosen, tokenizer, MOST_PROMPT_TOKENS)
     prompts = prompts[:3] if arguments.quick else prompts
     arms = make_arms(arguments)
-    with Worker("native") as worker, writer(arguments, NAME) as out:
+    name = NAME + (f"_t{arguments.temperature:g}" if arguments.temperature else "")
+    name += f"_batch{arguments.batch}" if arguments.batch else ""
+    with Worker("native") as worker, writer(arguments, name) as out:
         worker.ask("load", model=arguments.model, precisions=arguments.precisions, threads=arguments.threads)
         warm_up = encode(tokenizer, own_prompts()[0].text)
         for arm in arms:
             _answer(worker, arm, warm_up, QUICK_TOKENS, tokenizer.eos_token_ids, arguments)
         out.write("setting", idle_cores=check_idle(worker), **_setting(arguments))
         rows = []
-        for row in _answers(worker, arms, prompts, tokenizer.eos_token_ids, arguments):
+        answers = _batches if arguments.batch else _answers
+        for row in answers(worker, arms, prompts, tokenizer.eos_token_ids, arguments):
             out.write("answer", **row)
             rows.append(row)
+    if arguments.batch:
+        print(arms_table(arms, rows))
+        return
     print(arms_table(arms, rows) + "\n\n" + categories_table(arms, rows) + "\n\n" + best_table(arms, rows))
 
 
@@ -72,6 +80,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--per-category", type=int, default=3)
     options.add_argument("--categories", nargs="+", metavar="NAME")
     options.add_argument("--temperature", type=float, default=0.0)
+    options.add_argument("--batch", type=int, default=0, metavar="ROWS", help="rows at a time (default: one)")
+    options.add_argument("--repeats", type=int, default=3, help="of a batch")
     options.add_argument("--model", default="smollm2-135m")
     return options.parse_args(argv)
 
@@ -105,8 +115,7 @@ def _setting(arguments: argparse.Namespace) -> dict[str, Any]:
 def _answer(
     worker: Worker, arm: Arm, ids: list[int], most: int, eos: Sequence[int], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    sampling = {"temperature": arguments.temperature, "seed": arguments.seed} if arguments.temperature else {}
-    request = {"token_ids": ids, "max_tokens": most, "eos_token_ids": list(eos), "sampling": sampling}
+    request = {"token_ids": ids, "max_tokens": most, "eos_token_ids": list(eos), "sampling": _sampling(arguments)}
     reply = worker.ask("generate", precision=arm.precision, **request, **arm.options)
     assert isinstance(reply, dict)
     return reply
@@ -141,6 +150,43 @@ def _answers(
             }
 
 
+def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"temperature": arguments.temperature, "seed": arguments.seed} if arguments.temperature else {}
+
+
+def _batches(
+    worker: Worker,
+    arms: Sequence[Arm],
+    prompts: Sequence[tuple[Prompt, list[int]]],
+    eos: Sequence[int],
+    arguments: argparse.Namespace,
+) -> Iterator[dict[str, Any]]:
+    """A row for each batch, arm and repeat."""
+    most = QUICK_TOKENS if arguments.quick else MOST_TOKENS
+    asked = [ids for _, ids in prompts]
+    batches = [asked[start : start + arguments.batch] for start in range(0, len(asked), arguments.batch)]
+    plain: dict[tuple[int, str], Any] = {}
+    for turn in range(arguments.repeats):
+        for number, batch in enumerate(batches):
+            request = {"prompts": batch, "max_tokens": most, "eos_token_ids": list(eos)}
+            for arm in [*arms[turn % len(arms) :], *arms[: turn % len(arms)]]:
+                reply = worker.ask(
+                    "generate_batch", precision=arm.precision, sampling=_sampling(arguments), **request, **arm.options
+                )
+                mine = reply.pop("token_ids")
+                first = plain.setdefault((number, arm.precision), mine)
+                yield {
+                    "arm": arm.name,
+                    "category": "all",
+                    "half": 0,
+                    "rows": len(batch),
+                    "num_output_tokens": sum(map(len, mine)),
+                    "same_as_plain": mine == first,
+                    **reply,
+                }
+            say(f"repeat {turn + 1} of {arguments.repeats}, batch {number + 1} of {len(batches)}")
+
+
 def of_arm(rows: Rows, arm: str, key: str, categories: Sequence[str] = (), half: int | None = None) -> list[Any]:
     """A column, in the order of the prompts."""
     return [
@@ -155,7 +201,8 @@ def of_arm(rows: Rows, arm: str, key: str, categories: Sequence[str] = (), half:
 def acceptance_length(rows: Rows, arm: str, categories: Sequence[str] = SPEC_BENCH) -> float | None:
     """The mean over categories of 1 + accepted / drafts."""
     means = []
-    for category in categories:
+    mixed = not any(row["category"] in categories for row in rows)  # batches are of all categories at once
+    for category in ("all",) if mixed else categories:
         drafts = sum(of_arm(rows, arm, "num_drafts", (category,)))
         accepted = sum(map(sum, of_arm(rows, arm, "accepted_per_position", (category,))))
         if drafts:

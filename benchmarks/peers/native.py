@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import zip_longest
 from typing import Any
 
 from benchmarks.peers.serve import Clock, serve
@@ -60,15 +61,22 @@ def generate_batch(
     drafter: str,
     settings: dict[str, Any] | None = None,
     length: int | None = None,
+    sampling: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All prompts as one batch: output tokens a second of the whole call, prompts' reading included."""
     engine = _engine(precision, drafter, settings or {}, length)
     started = time.perf_counter()
-    results = engine.generate(prompts, max_new_tokens=max_tokens, eos_token_ids=eos_token_ids)
+    results = engine.generate(prompts, max_new_tokens=max_tokens, eos_token_ids=eos_token_ids, **(sampling or {}))
     seconds = time.perf_counter() - started
     assert isinstance(results, list)
     tokens = [list(result.token_ids) for result in results]
-    return {"tokens_per_s": sum(map(len, tokens)) / seconds, "token_ids": tokens}
+    places = zip_longest(*(result.stats.accepted_per_position for result in results), fillvalue=0)
+    return {
+        "tokens_per_s": sum(map(len, tokens)) / seconds,
+        "token_ids": tokens,
+        "num_drafts": sum(result.stats.num_drafts for result in results),
+        "accepted_per_position": [sum(place) for place in places],
+    }
 
 
 def _engine(precision: str, drafter: str, settings: dict[str, Any], length: int | None) -> Any:
