@@ -1,4 +1,5 @@
-"""Decoding speed beside the peers: slimtier native, transformers and llama.cpp on the same prompts and weights.
+"""Decoding speed beside the peers on the same prompts and weights: slimtier native, transformers, economize, flashspec
+and llama.cpp.
 
     python -m benchmarks.decode_vs_peers --prompts spec_bench.jsonl --peer-python /path/to/peers/bin/python
 
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import JsonlWriter, loop_share, parser, say, writer
-from benchmarks.peer_tables import LLAMA, LOOKUPS, TRANSFORMERS, Answers, gains_table, systems_table
+from benchmarks.peer_tables import LLAMA, LOOKUPS, ON_TRANSFORMERS, TRANSFORMERS, Answers, gains_table, systems_table
 from benchmarks.prompts import Prompt, encode, fitting, own_prompts, read_prompts, sample
 from benchmarks.worker import MissingPeer, Worker, check_idle
 
@@ -48,11 +49,12 @@ def native_systems() -> list[System]:
     ]
 
 
-def peer_systems(family: str, plain: str, twin: str) -> list[System]:
-    return [
-        System(plain, family, {"lookup": False}, twin, plain),
-        System(LOOKUPS[plain], family, {"lookup": True}, twin, plain),
-    ]
+def peer_systems(family: str) -> list[System]:
+    if family == "llama":
+        twin, names = "native q4 none", {LLAMA: {"lookup": False}, LOOKUPS[LLAMA]: {"lookup": True}}
+        return [System(name, family, options, twin, LLAMA) for name, options in names.items()]
+    twin = "native fp32 none"  # all on transformers
+    return [System(name, family, options, twin, TRANSFORMERS) for name, options in ON_TRANSFORMERS[family].items()]
 
 
 @dataclass(slots=True)
@@ -129,18 +131,15 @@ def _field(stack: ExitStack, arguments: argparse.Namespace, files: Any) -> Field
         precisions=list(PRECISIONS),
         threads=threads,
     )
-    made.add(
-        "hf",
-        stack.enter_context(Worker("hf", **peer)),
-        peer_systems("hf", TRANSFORMERS, "native fp32 none"),
-        path=str(dense_checkpoint(files)),
-        threads=threads,
-    )
+    for family in ON_TRANSFORMERS:
+        if TRANSFORMERS in {system.name for system in made.systems} or family == "hf":  # what they are compared with
+            worker = stack.enter_context(Worker(family, **peer))
+            made.add(family, worker, peer_systems(family), path=str(dense_checkpoint(files)), threads=threads)
     if files.kind == "gguf":
         made.add(
             "llama",
             stack.enter_context(Worker("llama", **peer)),
-            peer_systems("llama", LLAMA, "native q4 none"),
+            peer_systems("llama"),
             path=str(files.path),
             threads=threads,
             context=MOST_PROMPT_TOKENS + MOST_TOKENS + 16,

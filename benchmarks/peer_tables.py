@@ -9,6 +9,19 @@ from benchmarks.common import bootstrap_ratio, markdown_table, median, ratio_cel
 
 TRANSFORMERS, LLAMA = "transformers fp32 plain", "llama.cpp plain"
 LOOKUPS = {TRANSFORMERS: "transformers fp32 prompt lookup", LLAMA: "llama.cpp prompt lookup"}
+# family: system -> what its worker is told
+ON_TRANSFORMERS: dict[str, dict[str, dict[str, Any]]] = {
+    "hf": {
+        TRANSFORMERS: {"method": "plain"},
+        LOOKUPS[TRANSFORMERS]: {"method": "lookup"},
+        "transformers fp32 early exit": {"method": "early_exit"},
+    },
+    "economize": {
+        "economize fp32 prompt lookup": {"technique": "lookup"},
+        "economize fp32 layer skip": {"technique": "layer_skip"},
+    },
+    "flashspec": {"flashspec fp32 prompt lookup": {}},
+}
 COPYING = ("summarization", "rag")  # the categories whose answers quote their prompts
 
 _HEADERS = (

@@ -15,6 +15,8 @@ from benchmarks.common import ROOT, say
 
 _INSTALL = {
     "hf": "pip install torch transformers",
+    "economize": "pip install economize",
+    "flashspec": "pip install flashspec",
     "llama": "pip install llama-cpp-python   (compiles for several minutes)",
 }
 _IDLE_LIMIT = 0.05  # CPU seconds a second that a waiting worker may use

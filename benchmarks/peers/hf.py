@@ -1,4 +1,4 @@
-"""Worker: transformers in eager mode, plain or with its prompt lookup."""
+"""Worker: transformers in eager mode: plain, with its prompt lookup, or assisted by its own first layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.peers.serve import Clock, serve
 
 _LOOKUP_TOKENS = 5
+_EXIT = 10  # layers that assist
 _model: Any = None
 
 
@@ -15,16 +16,22 @@ def load(path: str, threads: int) -> dict[str, Any]:
     import transformers
 
     global _model
+    _model = load_model(path, threads)
+    return {
+        "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
+        "settings": {"prompt_lookup_num_tokens": _LOOKUP_TOKENS, "assistant_early_exit": _EXIT},
+    }
+
+
+def load_model(path: str, threads: int) -> Any:
+    import torch
+    import transformers
+
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(threads)
-    _model = transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    return {
-        "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
-        "settings": {"prompt_lookup_num_tokens": _LOOKUP_TOKENS},
-    }
+    kind = transformers.AutoModelForCausalLM
+    return kind.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 class _Blocks:
@@ -43,11 +50,16 @@ class _Blocks:
         pass
 
 
-def generate(token_ids: list[int], max_tokens: int, eos_token_ids: list[int], lookup: bool) -> dict[str, Any]:
+def generate(token_ids: list[int], max_tokens: int, eos_token_ids: list[int], method: str) -> dict[str, Any]:
+    """`method`: plain, lookup or early_exit."""
     import torch
 
     ids = torch.tensor([token_ids])
-    options = {"prompt_lookup_num_tokens": _LOOKUP_TOKENS} if lookup else {}
+    methods = {
+        "plain": {},
+        "lookup": {"prompt_lookup_num_tokens": _LOOKUP_TOKENS},
+        "early_exit": {"assistant_early_exit": _EXIT},
+    }
     clock = Clock()
     blocks = _Blocks(clock)
     with torch.inference_mode():
@@ -59,7 +71,7 @@ def generate(token_ids: list[int], max_tokens: int, eos_token_ids: list[int], lo
             eos_token_id=eos_token_ids,
             pad_token_id=eos_token_ids[0],
             streamer=blocks,
-            **options,
+            **methods[method],
         )
     return clock.report(tokens_per_target_call=len(clock.token_ids) / max(1, blocks.blocks))
 

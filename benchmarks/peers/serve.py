@@ -31,6 +31,23 @@ def serve(operations: Mapping[str, Callable[..., Any]]) -> None:
         print(json.dumps(reply), file=replies, flush=True)
 
 
+def timed(write: Callable[[int], list[int]], most: int) -> dict[str, Any]:
+    """What `Clock.report` tells, of a system that tells no block as it comes: the answer is written twice, its first
+    token alone and the whole. write(n): at most n tokens."""
+    seconds, written = [], []
+    for count in (1, most):
+        started = time.perf_counter()
+        written = write(count)
+        seconds.append(time.perf_counter() - started)
+    later, decoding = len(written) - 1, seconds[1] - seconds[0]
+    return {
+        "token_ids": written,
+        "tokens_per_s": later / decoding if later > 0 and decoding > 0 else None,
+        "end_to_end_tokens_per_s": len(written) / seconds[1],
+        "time_to_first_token_s": seconds[0],
+    }
+
+
 class Clock:
     """The times of one answer, alike for every system: told of each block of tokens when the caller gets it."""
 
