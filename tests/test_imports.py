@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOM_LEVELS = {
-    0: "types errors files config provenance sampling noise penalties",
+    0: "types errors files jsonl config provenance sampling noise penalties",
     1: "kernels models checkpoint",
     2: "drafters verifiers",
     3: "decode stats sequence text result options prompts registry loading engine hf_columns hf_generate hf_request",

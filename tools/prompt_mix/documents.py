@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from slimtier.errors import InputError
-from slimtier.train.prompts import read_rows
+from slimtier.jsonl import read_rows
 
 _LONG = 200  # words: longer paragraphs are divided between sentences
 _CONNECTING = "(?: (?:of |the |de |von )?"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from slimtier.errors import InputError
-from slimtier.train.prompts import PromptFile, read_rows
+from slimtier.jsonl import read_rows
+from slimtier.train.prompts import PromptFile
 
 RUN = 13  # words in a row, as in GPT-3's check for contamination (Brown et al. 2020, appendix C)
 

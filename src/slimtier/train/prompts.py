@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from slimtier.errors import InputError
+from slimtier.jsonl import read_rows
 
 FORMS = ("prompt", "messages", "turns")
 
@@ -70,28 +68,6 @@ def read_prompts(path: Path) -> PromptFile:
             f'{path} has no usable prompt ({reasons}): write rows like {{"prompt": "..."}} or {{"turns": ["...", ...]}}'
         )
     return PromptFile(tuple(conversations), dict(dropped), answers)
-
-
-def read_rows(path: Path) -> Iterator[Any]:
-    """The JSON value of each line that is not blank.
-
-    Raises InputError, with the line's number where there is one.
-    """
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _parse(line, f"line {number} of {path}")
-    except (OSError, EOFError, zlib.error) as error:
-        cause = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {path}: {cause}; give a JSON Lines file") from error
-
-
-def _parse(line: bytes, place: str) -> Any:
-    try:
-        return json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # both the bytes and the JSON
-        raise InputError(f"{place} is not JSON ({error}): write one JSON object a line, in UTF-8") from error
 
 
 def _conversation(row: Any, default_source: str) -> Conversation:
