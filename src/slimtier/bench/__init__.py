@@ -1,0 +1,1 @@
+"""Measures what a system does on real prompts: how fast it answers, and how well."""
