@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -23,9 +23,11 @@ from rich.progress import track
 from slimtier.errors import InputError
 from slimtier.files import writing
 from slimtier.train.overlap import read_held_out
-from slimtier.train.prompts import read_prompts
+from slimtier.train.prompts import Conversation, read_prompts
 from tools.prompt_mix.documents import read_documents
 from tools.prompt_mix.mix import Mix, Prompt
+
+BRIEF_TASK, BRIEF_LONG = 300, 0.4
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -37,7 +39,8 @@ def main(given: Sequence[str] | None = None) -> int:
         mix = Mix(rows, documents, read_held_out(arguments.eval), Random(arguments.seed))
         with writing(arguments.out) as out:
             conversations = mix.conversations(arguments.count)
-            for one in track(conversations, "drawing prompts", arguments.count, console=Console(stderr=True)):
+            drawn = track(conversations, "drawing prompts", arguments.count, console=Console(stderr=True))
+            for one in brief(drawn, Random(1)) if arguments.brief else drawn:
                 out.write(json.dumps({"source": one.source, "turns": one.turns}, ensure_ascii=False) + "\n")
     except InputError as error:
         print(error, file=sys.stderr)
@@ -47,6 +50,17 @@ def main(given: Sequence[str] | None = None) -> int:
     if missing:
         print(f"all kinds were exhausted {missing} rows before the {arguments.count} asked for")
     return 0
+
+
+def brief(conversations: Iterable[Conversation], random: Random) -> Iterator[Conversation]:
+    """Those whose prompts are worth reading: a task prompt of more than 300 characters, and three in five of those
+    about a long text, are left out."""
+    for one in conversations:
+        if one.source.startswith("t0") and sum(map(len, one.turns)) > BRIEF_TASK:
+            continue
+        if one.source.startswith("long") and random.random() > BRIEF_LONG:
+            continue
+        yield one
 
 
 def single_prompts(path: Path) -> list[Prompt]:
@@ -71,6 +85,9 @@ def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=20000, help="rows (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--brief", action="store_true", help="leave out rows that take long to read, for their answers are short"
+    )
     return parser.parse_args(given)
 
 

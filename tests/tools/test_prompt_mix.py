@@ -14,7 +14,7 @@ from slimtier.train.overlap import HeldOut, split_words
 from slimtier.train.prompts import Conversation, read_prompts
 from tools.prompt_mix.documents import Document
 from tools.prompt_mix.mix import KINDS, SECOND_TURN, Mix, spaced
-from tools.training_prompts import main
+from tools.training_prompts import brief, main
 
 NEWS = "The mayor of the town opened a bridge on Monday and said that it would serve everybody well for many years"
 DOCUMENTS = [
@@ -150,3 +150,12 @@ def test_an_error_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main([str(prompts), "--eval", str(tmp_path / "none"), "--out", str(out)]) == 1
     assert "has no .jsonl" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [prompts]
+
+
+def test_a_brief_mix_leaves_out_what_takes_long_to_read() -> None:
+    long = [Conversation("long:rag", ("x" * 4000,)) for _ in range(200)]
+    tasks = [Conversation("t0:a", ("x" * 301,)), Conversation("t0:b", ("x" * 100, "y" * 200))]
+    others = [Conversation("gsm8k:train", ("x" * 1000,))]
+    kept = list(brief([*long, *tasks, *others], Random(1)))
+    assert kept[-2:] == [tasks[1], others[0]]
+    assert 60 < len(kept) - 2 < 100
