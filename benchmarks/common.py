@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOP_NGRAM = 8
+T = TypeVar("T")
 
 
 def parser(document: str, name: str) -> argparse.ArgumentParser:
@@ -76,6 +77,12 @@ def writer(arguments: argparse.Namespace, name: str) -> JsonlWriter:
 
     provenance = Provenance.collect(cores=arguments.threads, isa=core.isa(), seed=arguments.seed)
     return JsonlWriter(output_path(arguments, name), provenance.to_dict())
+
+
+def in_turn(items: Sequence[T], turn: int) -> list[T]:
+    """All of them, each turn beginning with another one."""
+    first = turn % len(items)
+    return [*items[first:], *items[:first]]
 
 
 def say(line: str) -> None:

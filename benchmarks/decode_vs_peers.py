@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import JsonlWriter, loop_share, parser, say, writer
+from benchmarks.common import JsonlWriter, in_turn, loop_share, parser, say, writer
 from benchmarks.peer_tables import LLAMA, LOOKUPS, ON_TRANSFORMERS, TRANSFORMERS, Answers, gains_table, systems_table
 from benchmarks.prompts import Prompt, encode, fitting, own_prompts, read_prompts, sample
 from benchmarks.worker import MissingPeer, Worker, check_idle
@@ -173,9 +173,8 @@ def _answers(
 ) -> Iterator[dict[str, Any]]:
     """A row for each prompt and system, written as soon as the prompt is done."""
     for number, (prompt, ids) in enumerate(prompts):
-        turn = number % len(takes_part.systems)
         replies = {}
-        for system in takes_part.systems[turn:] + takes_part.systems[:turn]:
+        for system in in_turn(takes_part.systems, number):
             replies[system.name] = takes_part.answer(system, ids, max_tokens, eos)
         say(f"prompt {number + 1} of {len(prompts)} ({prompt.category})")
         tokens = {name: reply.pop("token_ids") for name, reply in replies.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from collections.abc import Sequence
@@ -65,23 +64,18 @@ def read_prompts(path: Path) -> list[Prompt]:
     return prompts
 
 
-_MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
-
-
 def evaluation_prompts(directory: Path) -> list[Prompt]:
     """Spec-Bench in its six categories (MT-Bench's eight are one of them), GSM8K and HumanEval, from a directory of
     spec_bench.jsonl, gsm8k_test_400.jsonl and HumanEval.jsonl.gz. A prompt of HumanEval is a function to complete."""
-    spec = [
-        Prompt(prompt.name, "mt_bench" if prompt.category in _MT_BENCH else prompt.category, prompt.text)
-        for prompt in read_prompts(directory / "spec_bench.jsonl")
-    ]
-    gsm8k, human_eval = directory / "gsm8k_test_400.jsonl", directory / "HumanEval.jsonl.gz"
-    with gsm8k.open(encoding="utf-8") as lines:
-        spec += [Prompt(f"gsm8k-{i}", "gsm8k", json.loads(line)["question"]) for i, line in enumerate(lines)]
-    with gzip.open(human_eval, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    ask = "Complete the following Python function.\n\n"
-    return spec + [Prompt(row["task_id"], "humaneval", ask + row["prompt"]) for row in rows]
+    from slimtier.bench.tasks import task_of
+    from slimtier.bench.tasks.base import read_items
+
+    spec, gsm8k, human_eval = (read_items(task_of(name), directory) for name in ("spec_bench", "gsm8k", "humaneval"))
+    sums = [Prompt(f"gsm8k-{i}", item.category, item.turns[0]) for i, item in enumerate(gsm8k)]
+    spec_prompts, functions = (
+        [Prompt(item.name, item.category, item.turns[0]) for item in items] for items in (spec, human_eval)
+    )
+    return [*spec_prompts, *sums, *functions]
 
 
 def sample(prompts: Sequence[Prompt], per_category: int, seed: int, categories: Sequence[str] = ()) -> list[Prompt]:

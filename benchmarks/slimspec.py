@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import bootstrap_ratio, loop_share, markdown_table, parser, ratio_cell, say, writer
+from benchmarks.common import bootstrap_ratio, in_turn, loop_share, markdown_table, parser, ratio_cell, say, writer
 from benchmarks.prompts import Prompt, encode, evaluation_prompts, fitting, own_prompts, sample
 from benchmarks.worker import Worker, check_idle
 
@@ -27,6 +27,7 @@ NAME = "slimspec"
 MOST_TOKENS, QUICK_TOKENS, MOST_PROMPT_TOKENS = 128, 24, 1500
 SPEC_BENCH = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 Rows = list[dict[str, Any]]
+Prompts = Sequence[tuple[Prompt, list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     name += f"_batch{arguments.batch}" if arguments.batch else ""
     with Worker("native") as worker, writer(arguments, name) as out:
         worker.ask("load", model=arguments.model, precisions=arguments.precisions, threads=arguments.threads)
+        request = _request(tokenizer.eos_token_ids, arguments)
         warm_up = encode(tokenizer, own_prompts()[0].text)
         for arm in arms:
-            _answer(worker, arm, warm_up, QUICK_TOKENS, tokenizer.eos_token_ids, arguments)
+            _ask(worker, "generate", arm, {**request, "max_tokens": QUICK_TOKENS}, token_ids=warm_up)
         out.write("setting", idle_cores=check_idle(worker), **_setting(arguments))
         rows = []
         answers = _batches if arguments.batch else _answers
-        for row in answers(worker, arms, prompts, tokenizer.eos_token_ids, arguments):
+        for row in answers(worker, arms, prompts, request, arguments):
             out.write("answer", **row)
             rows.append(row)
     if arguments.batch:
@@ -112,31 +114,24 @@ def _setting(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"model": arguments.model, "temperature": arguments.temperature, "drafts": drafts}
 
 
-def _answer(
-    worker: Worker, arm: Arm, ids: list[int], most: int, eos: Sequence[int], arguments: argparse.Namespace
-) -> dict[str, Any]:
-    request = {"token_ids": ids, "max_tokens": most, "eos_token_ids": list(eos), "sampling": _sampling(arguments)}
-    reply = worker.ask("generate", precision=arm.precision, **request, **arm.options)
-    assert isinstance(reply, dict)
-    return reply
+def _request(eos: Sequence[int], arguments: argparse.Namespace) -> dict[str, Any]:
+    """What every answer of the run is asked with."""
+    sampling = {"temperature": arguments.temperature, "seed": arguments.seed} if arguments.temperature else {}
+    most = QUICK_TOKENS if arguments.quick else MOST_TOKENS
+    return {"max_tokens": most, "eos_token_ids": list(eos), "sampling": sampling}
 
 
 def _answers(
-    worker: Worker,
-    arms: Sequence[Arm],
-    prompts: Sequence[tuple[Prompt, list[int]]],
-    eos: Sequence[int],
-    arguments: argparse.Namespace,
+    worker: Worker, arms: Sequence[Arm], prompts: Prompts, request: dict[str, Any], arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    most = QUICK_TOKENS if arguments.quick else MOST_TOKENS
+    """A row for each prompt and arm."""
     for number, (prompt, ids) in enumerate(prompts):
-        turn = number % len(arms)
-        replies = {arm.name: _answer(worker, arm, ids, most, eos, arguments) for arm in [*arms[turn:], *arms[:turn]]}
+        replies = {arm.name: _ask(worker, "generate", arm, request, token_ids=ids) for arm in in_turn(arms, number)}
         plain = {arm.precision: replies[arm.name]["token_ids"] for arm in arms if arm.name.endswith(" plain")}
         say(f"prompt {number + 1} of {len(prompts)} ({prompt.category})")
         for arm in arms:
             reply = replies[arm.name]
-            mine = reply.pop("token_ids") if arm.draft else reply["token_ids"]
+            mine = reply["token_ids"]
             yield {
                 "arm": arm.name,
                 "prompt": prompt.name,
@@ -150,29 +145,17 @@ def _answers(
             }
 
 
-def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"temperature": arguments.temperature, "seed": arguments.seed} if arguments.temperature else {}
-
-
 def _batches(
-    worker: Worker,
-    arms: Sequence[Arm],
-    prompts: Sequence[tuple[Prompt, list[int]]],
-    eos: Sequence[int],
-    arguments: argparse.Namespace,
+    worker: Worker, arms: Sequence[Arm], prompts: Prompts, request: dict[str, Any], arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """A row for each batch, arm and repeat."""
-    most = QUICK_TOKENS if arguments.quick else MOST_TOKENS
     asked = [ids for _, ids in prompts]
     batches = [asked[start : start + arguments.batch] for start in range(0, len(asked), arguments.batch)]
     plain: dict[tuple[int, str], Any] = {}
     for turn in range(arguments.repeats):
         for number, batch in enumerate(batches):
-            request = {"prompts": batch, "max_tokens": most, "eos_token_ids": list(eos)}
-            for arm in [*arms[turn % len(arms) :], *arms[: turn % len(arms)]]:
-                reply = worker.ask(
-                    "generate_batch", precision=arm.precision, sampling=_sampling(arguments), **request, **arm.options
-                )
+            for arm in in_turn(arms, turn):
+                reply = _ask(worker, "generate_batch", arm, request, prompts=batch)
                 mine = reply.pop("token_ids")
                 first = plain.setdefault((number, arm.precision), mine)
                 yield {
@@ -185,6 +168,12 @@ def _batches(
                     **reply,
                 }
             say(f"repeat {turn + 1} of {arguments.repeats}, batch {number + 1} of {len(batches)}")
+
+
+def _ask(worker: Worker, operation: str, arm: Arm, request: dict[str, Any], **asked: Any) -> dict[str, Any]:
+    reply = worker.ask(operation, precision=arm.precision, **asked, **request, **arm.options)
+    assert isinstance(reply, dict)
+    return reply
 
 
 def of_arm(rows: Rows, arm: str, key: str, categories: Sequence[str] = (), half: int | None = None) -> list[Any]:

@@ -14,12 +14,11 @@ from slimtier.loading import Loaded
 from slimtier.train import online as work
 from slimtier.train.answer_settings import AnswerSettings
 from slimtier.train.config import read_config
-from slimtier.train.loop import Trainer
 from slimtier.train.online import Online, open_stream
 from slimtier.train.prompts import Conversation, PromptFile
 from slimtier.train.run import Outcome, Request, train
 from tests.train import dialogues
-from tests.train.training import SHORT, metrics
+from tests.train.training import SHORT, cut_off, metrics
 
 PROMPTS = PromptFile(tuple(Conversation("own", (f"say {word}",)) for word in ("a", "b", "c", "d", "e")), {})
 ANSWERS = AnswerSettings(layers=(0, 1), top_n=8, temperatures=(1.0,), max_new_tokens=12, rows=4, max_positions=96)
@@ -107,21 +106,10 @@ def test_a_draft_comes_of_it_and_a_run_goes_on(model: Loaded, place: Path, tmp_p
 
 
 @pytest.mark.usefixtures("files")
-def test_a_run_that_was_cut_off_goes_on_with_new_conversations(
-    model: Loaded, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_cut_off_goes_on_with_new_conversations(model: Loaded, place: Path, tmp_path: Path) -> None:
     settings = ("optimisation.steps=6", "run.checkpoint_every=2")
-    step = Trainer.train_step
-
-    def killed(self: Trainer, batch: Any) -> Any:
-        if self.step == 3:
-            raise KeyboardInterrupt
-        return step(self, batch)
-
-    monkeypatch.setattr(Trainer, "train_step", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with cut_off(3):
         run(model, place, tmp_path, *settings)
-    monkeypatch.setattr(Trainer, "train_step", step)
     before = torch.load(tmp_path / "checkpoints" / "step-00000002.pt", weights_only=True)["position"]
     outcome = run(model, place, tmp_path, *settings, resume=True)
     assert outcome.finished

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from slimtier.train.config import read_config
+from slimtier.train.loop import Trainer
 from slimtier.train.run import Outcome, Request, train
 
 SHORT = (
@@ -20,6 +25,22 @@ def run(capture: Path, target: Path, out: Path, *pairs: str, **request: Any) -> 
     """Train with the settings of SHORT, changed by `pairs`."""
     config = read_config(None, [*SHORT, *pairs])
     return train(Request(capture, str(target), out, config, **request), lambda words: None, lambda done, of: None)
+
+
+@contextmanager
+def cut_off(at: int) -> Iterator[None]:
+    """A run within is killed when so many steps are done."""
+    step = Trainer.train_step
+
+    def dies(self: Trainer, batch: Any) -> dict[str, Any]:
+        if self.step == at:
+            raise KeyboardInterrupt
+        return step(self, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "train_step", dies)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def metrics(out: Path, key: str = "loss") -> list[dict[str, Any]]:
