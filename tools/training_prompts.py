@@ -27,7 +27,7 @@ from slimtier.train.prompts import Conversation, read_prompts
 from tools.prompt_mix.documents import read_documents
 from tools.prompt_mix.mix import Mix, Prompt
 
-BRIEF_TASK, BRIEF_LONG = 300, 0.4
+BRIEF_TASK, BRIEF_LONG = 400, 0.5
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def brief(conversations: Iterable[Conversation], random: Random) -> Iterator[Conversation]:
-    """Those whose prompts are worth reading: a task prompt of more than 300 characters, and three in five of those
+    """Those whose prompts are worth reading: a task prompt of more than 400 characters, and half of those
     about a long text, are left out."""
     for one in conversations:
         if one.source.startswith("t0") and sum(map(len, one.turns)) > BRIEF_TASK:

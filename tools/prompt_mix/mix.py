@@ -27,13 +27,13 @@ class Kind:
 
 
 KINDS = {
-    "plain": Kind(0.30, "follow_plain"),
-    "math": Kind(0.15, "follow_math"),
-    "question": Kind(0.13, "follow_question"),
-    "code": Kind(0.12, "follow_code"),
-    "long": Kind(0.12, "follow_long"),
-    "writing": Kind(0.10, "follow_text"),
-    "translation": Kind(0.08, "follow_translation"),
+    "plain": Kind(0.60, "follow_plain"),
+    "math": Kind(0.10, "follow_math"),
+    "question": Kind(0.06, "follow_question"),
+    "code": Kind(0.06, "follow_code"),
+    "long": Kind(0.08, "follow_long"),
+    "writing": Kind(0.06, "follow_text"),
+    "translation": Kind(0.04, "follow_translation"),
 }
 SECOND_TURN = 0.25  # of all conversations
 THIRD_TURN = 0.15  # of those
