@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import markdown_table, output_path, parser, say, writer
+from benchmarks.common import output_path, parser, say, writer
+from slimtier.bench.statistics import markdown_table
 
 NAME = "ablations"
 BASE = ("unroll.phases=[[1,0.8],[3,0.2]]", "loss.candidates=4096", "optimisation.lr=1e-3", "run.validation_steps=5")

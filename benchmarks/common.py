@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: their options, how rows are written, and the statistics of a table."""
+"""What the benchmark scripts share: their options, how rows are written, and how they look after a worker."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import numpy as np
+from slimtier.bench.worker import IDLE_LIMIT, Worker
 
 ROOT = Path(__file__).resolve().parent.parent
-LOOP_NGRAM = 8
 T = TypeVar("T")
 
 
@@ -34,11 +33,6 @@ def output_path(arguments: argparse.Namespace, name: str) -> Path:
     if arguments.out is not None:
         return Path(arguments.out)
     return ROOT / ("build/quick" if arguments.quick else "results") / f"{name}.jsonl"
-
-
-def model_slug(model: str) -> str:
-    """A file name for a model's name: org/name -> org--name, /models/x.gguf -> x.gguf."""
-    return Path(model).name if os.path.isabs(model) else model.replace("/", "--")
 
 
 class JsonlWriter:
@@ -90,52 +84,9 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table; None is an empty cell, a float has three significant digits."""
-    lines = [list(headers), ["---"] * len(headers), *([_cell(value) for value in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return str(value).replace("|", "\\|").replace("\n", " ")
-
-
-def median(values: Sequence[float | None]) -> float | None:
-    """The median of those that are there; None of none."""
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
-
-
-def bootstrap_ratio(
-    numerators: Sequence[float | None], denominators: Sequence[float | None], seed: int = 0, draws: int = 2000
-) -> tuple[float, float, float] | None:
-    """The median of the paired ratios numerators[i] / denominators[i], and the bounds of its 95 % percentile bootstrap
-    interval over the pairs (Efron 1979). A pair that lacks either is left out; None when no pair is whole."""
-    pairs = zip(numerators, denominators, strict=True)
-    ratios = np.array([a / b for a, b in pairs if a is not None and b], dtype=np.float64)
-    if not len(ratios):
-        return None
-    chosen = np.random.default_rng(seed).integers(0, len(ratios), (draws, len(ratios)))
-    low, high = np.percentile(np.median(ratios[chosen], axis=1), [2.5, 97.5])
-    return float(np.median(ratios)), float(low), float(high)
-
-
-def ratio_cell(ratio: tuple[float, float, float] | None) -> str:
-    return "" if ratio is None else f"{ratio[0]:.2f}× [{ratio[1]:.2f}, {ratio[2]:.2f}]"
-
-
-def loop_share(token_ids: Sequence[int], size: int = LOOP_NGRAM) -> float:
-    """The share of output tokens that lie in looped text: those covered by an n-gram of `size` tokens that occurred
-    before in the same output. 1 2 3 … 8 said three times over is 16 / 24; a text without repetition is 0."""
-    seen: set[tuple[int, ...]] = set()
-    looped = [False] * len(token_ids)
-    for start in range(len(token_ids) - size + 1):
-        ngram = tuple(token_ids[start : start + size])
-        if ngram in seen:
-            looped[start : start + size] = [True] * size
-        seen.add(ngram)
-    return sum(looped) / len(looped) if looped else 0.0
+def check_idle(worker: Worker) -> float | None:
+    """The idle use, reported on stderr when it would disturb the others."""
+    use = worker.idle_use()
+    if use is not None and use > IDLE_LIMIT:
+        say(f"warning: {worker.family} uses {use:.2f} of a core while it waits; the others' numbers suffer")
+    return use

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import JsonlWriter, bootstrap_ratio, markdown_table, median, parser, ratio_cell, say, writer
+from benchmarks.common import JsonlWriter, parser, say, writer
+from slimtier.bench.statistics import bootstrap_ratio, markdown_table, median, ratio_text
 
 NAME = "draft_heads"
 SHAPES = ((49152, 576), (128256, 4096), (151936, 2048), (201088, 2880), (262144, 640))
@@ -169,7 +170,7 @@ def measure(
             "head", vocab=vocab, width=width, precision=precision, place=place, head=arm.head, fused=arm.fused,
             bytes=arm.nbytes, seconds=middle, gb_per_s=arm.nbytes / middle / 1e9, ratios=against, rounds=rounds,
         )  # fmt: skip
-        cells = [ratio_cell(ratio) for ratio in against.values()]
+        cells = [ratio_text(ratio) for ratio in against.values()]
         rows.append([f"{vocab}×{width}", precision, place, arm.head, arm.fused, middle * 1e3, *cells])
     return rows
 

@@ -28,8 +28,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.common import JsonlWriter, markdown_table, parser, say, writer
+from benchmarks.common import JsonlWriter, parser, say, writer
 from benchmarks.prompts import fitting, own_prompts, read_prompts
+from slimtier.bench.statistics import markdown_table
 from slimtier.drafters.base import DraftContext, Drafter, Reading
 from slimtier.types import Draft, SamplingParams, Verdict
 
@@ -230,7 +231,7 @@ class Bench:
 
 def _drafters(files: Any, loaded: Any, threads: int) -> dict[str, Any]:
     """Every drafter for `loaded`, a plain target."""
-    from benchmarks.checkpoint import dense_checkpoint
+    from slimtier.bench.checkpoint import dense_checkpoint
     from slimtier.drafters.model import ModelDrafter
     from slimtier.drafters.none import NoDrafter
     from slimtier.models.native import load_native

@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.common import JsonlWriter, markdown_table, median, parser, say, writer
+from benchmarks.common import JsonlWriter, check_idle, parser, say, writer
 from benchmarks.compiled import CompiledProgram
-from benchmarks.worker import MissingPeer, Worker, check_idle
+from slimtier.bench.statistics import markdown_table, median
+from slimtier.bench.worker import MissingPeer, Worker
 
 NAME = "kernel_limits"
 PRECISIONS = ("fp32", "q8", "q4")

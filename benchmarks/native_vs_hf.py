@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import markdown_table, parser, say, writer
+from benchmarks.common import parser, say, writer
 from benchmarks.prompts import fitting, own_prompts, read_prompts, sample
+from slimtier.bench.statistics import markdown_table
 
 NAME = "native_vs_hf"
 MODELS = ("smollm2-135m", "gemma3-270m")
@@ -62,7 +63,7 @@ def compare(model: str, arguments: argparse.Namespace) -> Iterator[dict[str, Any
     """A row for each text."""
     import torch
 
-    from benchmarks.checkpoint import dense_checkpoint
+    from slimtier.bench.checkpoint import dense_checkpoint
     from slimtier.models.hf_load import load_model
     from slimtier.models.native import load_native
     from slimtier.models.resolve import resolve

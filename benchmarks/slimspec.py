@@ -15,19 +15,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import bootstrap_ratio, in_turn, loop_share, markdown_table, parser, ratio_cell, say, writer
+from benchmarks.common import check_idle, in_turn, parser, say, writer
 from benchmarks.prompts import Prompt, encode, evaluation_prompts, fitting, own_prompts, sample
-from benchmarks.worker import Worker, check_idle
+from slimtier.bench.statistics import bootstrap_ratio, loop_share, markdown_table, ratio_text
+from slimtier.bench.worker import Worker
 
 NAME = "slimspec"
 MOST_TOKENS, QUICK_TOKENS, MOST_PROMPT_TOKENS = 128, 24, 1500
 SPEC_BENCH = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 Rows = list[dict[str, Any]]
 Prompts = Sequence[tuple[Prompt, list[int]]]
+Workers = dict[str, Worker]  # by precision
+KEPT = ("tokens_per_s", "end_to_end_tokens_per_s", "time_to_first_token_s", "time_split_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +58,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     arms = make_arms(arguments)
     name = NAME + (f"_t{arguments.temperature:g}" if arguments.temperature else "")
     name += f"_batch{arguments.batch}" if arguments.batch else ""
-    with Worker("native") as worker, writer(arguments, name) as out:
-        worker.ask("load", model=arguments.model, precisions=arguments.precisions, threads=arguments.threads)
+    with ExitStack() as stack:
+        workers = {precision: stack.enter_context(Worker("native")) for precision in arguments.precisions}
+        for precision, worker in workers.items():
+            load = {"model": arguments.model, "threads": arguments.threads}
+            worker.ask("load", precision=precision, runtime="native", **load)
+        out = stack.enter_context(writer(arguments, name))
         request = _request(tokenizer.eos_token_ids, arguments)
         warm_up = encode(tokenizer, own_prompts()[0].text)
         for arm in arms:
-            _ask(worker, "generate", arm, {**request, "max_tokens": QUICK_TOKENS}, token_ids=warm_up)
-        out.write("setting", idle_cores=check_idle(worker), **_setting(arguments))
+            _ask(workers, "generate", arm, {**request, "max_tokens": QUICK_TOKENS}, token_ids=warm_up)
+        idle = [check_idle(worker) for worker in workers.values()]
+        out.write("setting", idle_cores=idle, **_setting(arguments))
         rows = []
         answers = _batches if arguments.batch else _answers
-        for row in answers(worker, arms, prompts, request, arguments):
+        for row in answers(workers, arms, prompts, request, arguments):
             out.write("answer", **row)
             rows.append(row)
     if arguments.batch:
@@ -99,7 +108,7 @@ def make_arms(arguments: argparse.Namespace) -> list[Arm]:
             if not equals:
                 raise SystemExit(f"--draft {given} is not NAME=DIR")
             for length in arguments.lengths:
-                options = {"drafter": "eagle3", "settings": {"draft": place}, "length": length}
+                options = {"drafter": "eagle3", "settings": {"draft": place}, "num_speculative_tokens": length}
                 arms.append(Arm(f"{precision} {name} K={length}", precision, options, name, length))
     return arms
 
@@ -122,16 +131,16 @@ def _request(eos: Sequence[int], arguments: argparse.Namespace) -> dict[str, Any
 
 
 def _answers(
-    worker: Worker, arms: Sequence[Arm], prompts: Prompts, request: dict[str, Any], arguments: argparse.Namespace
+    workers: Workers, arms: Sequence[Arm], prompts: Prompts, request: dict[str, Any], arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """A row for each prompt and arm."""
     for number, (prompt, ids) in enumerate(prompts):
-        replies = {arm.name: _ask(worker, "generate", arm, request, token_ids=ids) for arm in in_turn(arms, number)}
+        replies = {arm.name: _ask(workers, "generate", arm, request, token_ids=ids) for arm in in_turn(arms, number)}
         plain = {arm.precision: replies[arm.name]["token_ids"] for arm in arms if arm.name.endswith(" plain")}
         say(f"prompt {number + 1} of {len(prompts)} ({prompt.category})")
         for arm in arms:
             reply = replies[arm.name]
-            mine = reply["token_ids"]
+            mine, stats = reply["token_ids"], reply["stats"]
             yield {
                 "arm": arm.name,
                 "prompt": prompt.name,
@@ -141,12 +150,15 @@ def _answers(
                 "num_output_tokens": len(mine),
                 "loop_share": loop_share(mine),
                 "same_as_plain": mine == plain[arm.precision],
-                **{key: value for key, value in reply.items() if key != "token_ids"},
+                "mean_acceptance_length": stats["mean_acceptance_length"],
+                "num_drafts": stats["num_drafts"],
+                "accepted_per_position": stats["num_accepted_tokens_per_pos"],
+                **{key: reply[key] for key in KEPT},
             }
 
 
 def _batches(
-    worker: Worker, arms: Sequence[Arm], prompts: Prompts, request: dict[str, Any], arguments: argparse.Namespace
+    workers: Workers, arms: Sequence[Arm], prompts: Prompts, request: dict[str, Any], arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """A row for each batch, arm and repeat."""
     asked = [ids for _, ids in prompts]
@@ -155,7 +167,7 @@ def _batches(
     for turn in range(arguments.repeats):
         for number, batch in enumerate(batches):
             for arm in in_turn(arms, turn):
-                reply = _ask(worker, "generate_batch", arm, request, prompts=batch)
+                reply = _ask(workers, "generate_batch", arm, request, prompts=batch)
                 mine = reply.pop("token_ids")
                 first = plain.setdefault((number, arm.precision), mine)
                 yield {
@@ -170,8 +182,8 @@ def _batches(
             say(f"repeat {turn + 1} of {arguments.repeats}, batch {number + 1} of {len(batches)}")
 
 
-def _ask(worker: Worker, operation: str, arm: Arm, request: dict[str, Any], **asked: Any) -> dict[str, Any]:
-    reply = worker.ask(operation, precision=arm.precision, **asked, **request, **arm.options)
+def _ask(workers: Workers, operation: str, arm: Arm, request: dict[str, Any], **asked: Any) -> dict[str, Any]:
+    reply = workers[arm.precision].ask(operation, **asked, **request, **arm.options)
     assert isinstance(reply, dict)
     return reply
 
@@ -209,7 +221,7 @@ def arms_table(arms: Sequence[Arm], rows: Rows) -> str:
         same = of_arm(rows, arm.name, "same_as_plain")
         speeds = sorted(speed for speed in of_arm(rows, arm.name, "tokens_per_s") if speed)
         middle = speeds[len(speeds) // 2] if speeds else None
-        against = ratio_cell(ratio(rows, arm.name, f"{arm.precision} plain"))
+        against = ratio_text(ratio(rows, arm.name, f"{arm.precision} plain"))
         cells.append([arm.name, middle, against, acceptance_length(rows, arm.name), f"{sum(same)}/{len(same)}"])
     return markdown_table(["arm", "tokens/s", "÷ plain", "mean acceptance length", "tokens as plain"], cells)
 
@@ -243,7 +255,7 @@ def best_table(arms: Sequence[Arm], rows: Rows) -> str:
         if best is None or (gain and held and gain[0] > held[0]):
             chosen[arm.precision, arm.draft] = arm
     cells = [
-        [arm.name, *(ratio_cell(ratio(rows, arm.name, base, half=1)) for base in _bases(chosen, arm))]
+        [arm.name, *(ratio_text(ratio(rows, arm.name, base, half=1)) for base in _bases(chosen, arm))]
         for arm in chosen.values()
     ]
     drafts = list(dict.fromkeys(name for _, name in chosen))

@@ -16,7 +16,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.common import markdown_table, median, parser, say, writer
+from benchmarks.common import parser, say, writer
+from slimtier.bench.statistics import markdown_table, median
 
 NAME = "startup"
 PRECISIONS = ("q8", "auto")

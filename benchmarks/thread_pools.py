@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import markdown_table, parser, say, writer
+from benchmarks.common import parser, say, writer
 from benchmarks.compiled import CompiledProgram
+from slimtier.bench.statistics import markdown_table
 
 NAME = "thread_pools"
 ROUNDS, QUICK_ROUNDS = 200, 20

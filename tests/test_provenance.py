@@ -87,4 +87,4 @@ def test_paths_on_the_machine_are_cut_to_names():
 
 
 def test_what_is_not_installed_has_no_version():
-    assert provenance._version("no-such-package-anywhere") is None
+    assert provenance.version_of("no-such-package-anywhere") is None

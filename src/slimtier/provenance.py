@@ -50,9 +50,9 @@ class Provenance:
         return cls(
             commit=commit,
             dirty=dirty,
-            slimtier=_version("slimtier"),
-            torch=_version("torch"),
-            transformers=_version("transformers"),
+            slimtier=version_of("slimtier"),
+            torch=version_of("torch"),
+            transformers=version_of("transformers"),
             python=platform.python_version(),
             cpu=_cpu(),
             cores=_usable_cores() if cores is None else cores,
@@ -67,7 +67,8 @@ class Provenance:
         return {**asdict(self), "argv": list(self.argv)}
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version that is installed; None when none is."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from slimtier.bench.asked import own_items
 from slimtier.bench.tasks import TASKS, task_of
 from slimtier.bench.tasks.base import Item, find_file, read_items
 from slimtier.bench.tasks.gsm8k import last_number
@@ -29,6 +30,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "translation": {"source": "Guten Tag.", "reference": "Good day.", "languages": "German to English"},
     "qa": {"question": "Who wrote it?", "answers": ["The Brothers Grimm", "Grimm"]},
     "prompts": {"prompt": "Say something."},
+    "own": {"id": "math-1", "category": "math", "prompt": "2 + 2?", "answers": ["4", "four"]},
 }
 
 
@@ -156,3 +158,13 @@ def test_summaries_and_translations(tmp_path: Path) -> None:
     assert task.score(sentence, "Good day.")["chrf"] == pytest.approx(1.0)
     assert task.total([sentence, Item("2", "translation", ("x",))], ["Good day.", "x"])["chrf"] == pytest.approx(1.0)
     assert task.total([Item("2", "translation", ("x",))], ["x"]) == {}
+
+
+def test_the_packages_own_prompts() -> None:
+    """Six kinds at least, each with what a user may ask; an answer that says the right thing is one."""
+    own = own_items()
+    assert len({item.category for item in own}) == 7
+    assert len({item.turns for item in own}) == len(own) == 35
+    (sum_,) = [item for item in own if item.name == "math-1"]
+    assert TASKS["own"].score(sum_, "She makes 84 loaves.") == {"answered": 1.0}
+    assert TASKS["own"].score(sum_, "She makes 48 loaves.") == {"answered": 0.0}

@@ -9,11 +9,13 @@ import typer
 from typer.core import TyperGroup
 
 from slimtier.cli.advise import advise
+from slimtier.cli.bench import bench
 from slimtier.cli.capture import capture
 from slimtier.cli.chat import chat
 from slimtier.cli.doctor import doctor
 from slimtier.cli.generate import generate
 from slimtier.cli.models import models
+from slimtier.cli.report import report
 from slimtier.cli.train import train
 from slimtier.errors import SlimtierError
 
@@ -49,6 +51,8 @@ app.command()(models)
 app.command()(capture)
 app.command()(train)
 app.command()(doctor)
+app.command()(report)
+app.command()(bench)
 app.add_typer(advise, name="advise")
 
 

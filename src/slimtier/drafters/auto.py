@@ -74,7 +74,7 @@ class AutoDrafter:
     def __init__(self, min_ngram: int = 1, max_ngram: int = 4, network: EagleDrafter | None = None) -> None:
         self.capture: tuple[int, ...] = network.capture if network is not None else ()
         self._ngram = NgramDrafter(min_ngram, max_ngram)
-        self._network = network
+        self.network = network
         self._verifying = StepCost()
         self._drafting = StepCost(DRAFT_SLOPE)
         self._shared = Experience()
@@ -106,7 +106,7 @@ class AutoDrafter:
 
     def _ask_network(self, context: DraftContext, limit: int, costs: Costs, copy: Plan) -> Asked | None:
         """None where copying, or drafting nothing, is expected to give more."""
-        if self._network is None or limit <= 0:
+        if self.network is None or limit <= 0:
             return None
         experience = self._experience(context)
         step = costs.per_token + costs.draft_per_token
@@ -121,11 +121,11 @@ class AutoDrafter:
 
     def _draft(self, contexts: Sequence[DraftContext], asked: Mapping[int, Asked], drafts: list[Draft]) -> None:
         """Put the network's drafts into the places it was asked for."""
-        assert self._network is not None
+        assert self.network is not None
         rows = [contexts[place] for place in asked]
-        waiting = sum(self._network.waiting(row.key) for row in rows)
+        waiting = sum(self.network.waiting(row.key) for row in rows)
         started = time.perf_counter()
-        found = self._network.draft(rows, [one.limit for one in asked.values()], [one.stop for one in asked.values()])
+        found = self.network.draft(rows, [one.limit for one in asked.values()], [one.stop for one in asked.values()])
         seconds = time.perf_counter() - started
         tokens = sum(len(one.draft.token_ids) for one in found)
         if tokens and waiting <= _MOST_WAITING * len(rows):
@@ -165,20 +165,20 @@ class AutoDrafter:
                 experience.drafted.record(0, verdict.accepted, verdict.examined)
                 experience.calibration.record(attempt.confidences, verdict.accepted, verdict.examined)
         self._ngram.observe(keys, verdicts)
-        if self._network is not None:
-            self._network.observe(keys, verdicts)
+        if self.network is not None:
+            self.network.observe(keys, verdicts)
 
     def read(self, readings: Sequence[Reading]) -> None:
-        if self._network is not None:
-            self._network.read(readings)
+        if self.network is not None:
+            self.network.read(readings)
 
     def reset(self, keys: Sequence[int] | None = None) -> None:
         for key in list(self._attempts) if keys is None else keys:
             self._attempts.pop(key, None)
             self._own.pop(key, None)
         self._ngram.reset(keys)
-        if self._network is not None:
-            self._network.reset(keys)
+        if self.network is not None:
+            self.network.reset(keys)
 
 
 def _may_learn(context: DraftContext) -> bool:

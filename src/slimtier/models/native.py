@@ -92,6 +92,7 @@ class NativeTarget:
         self.decoder = built.decoder(self.pool)
         self.vocab_matrices = built.vocab_matrices
         self.rounded = built.rounded  # how many matrices were rounded again, by "stored type → precision"
+        self.step_macs = built.step_macs  # multiply-adds of a token's pass, by kind of weights
         kind = built.kinds.most_common(1)[0][0]
         self._half_cache = kind in ("q8", "q4")
         self.info = TargetInfo(
@@ -197,6 +198,7 @@ class _Builder:
         self.kinds: Counter[str] = Counter()
         self.rounded: Counter[str] = Counter()
         self.step_bytes = 0
+        self.step_macs: Counter[str] = Counter()
         self._rounded_names: set[str] = set()
         self.vocab_matrices: dict[VocabWeight, Any] = {}
 
@@ -216,6 +218,7 @@ class _Builder:
                 self.rounded[f"{stored} → {self.precision}"] += 1
         self.vocab_matrices = {"embedding": embedding, "head": head}
         self.step_bytes += head.nbytes
+        self.step_macs = self.kinds + Counter({head.kind: head.n * head.k})
         layers = [self._layer(i, matrices) for i in range(config.num_layers)]
         return core.Decoder(
             _shape(config), embedding, head, self._vector("model.norm.weight"), _ropes(config), layers, threads

@@ -66,6 +66,8 @@ def find_file(task: Task, data: Path) -> Path:
     """The task's file: `data` itself, or in that directory. Raises InputError when it is not there."""
     if data.is_file():
         return data
+    if not data.is_dir():
+        raise InputError(f"there is no {data}: name the file of the task {task.name}, or its directory")
     for name in task.files:
         if (data / name).is_file():
             return data / name

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import model_slug, say
+from slimtier.errors import UnsupportedError
 from slimtier.models.aliases import cache_dir
 from slimtier.models.config import NativeConfig, RopeConfig
 from slimtier.models.native import open_weights
@@ -30,9 +30,8 @@ def dense_checkpoint(files: ModelFiles, dropped: Sequence[int] = ()) -> Path:
     """The directory for `files` without the layers `dropped`, written on the first call."""
     stamp = files.path.stat()
     cut = f"-without-{'-'.join(map(str, dropped))}" if dropped else ""
-    place = cache_dir() / "benchmarks" / f"{model_slug(files.name)}-{stamp.st_size:x}-{stamp.st_mtime_ns:x}{cut}"
+    place = cache_dir() / "benchmarks" / f"{_slug(files.name)}-{stamp.st_size:x}-{stamp.st_mtime_ns:x}{cut}"
     if not place.is_dir():
-        say(f"writing a float32 checkpoint of {files.name}{cut}")
         place.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".", dir=place.parent))
         try:
@@ -41,6 +40,11 @@ def dense_checkpoint(files: ModelFiles, dropped: Sequence[int] = ()) -> Path:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return place
+
+
+def _slug(model: str) -> str:
+    """A file name for a model's name: org/name -> org--name, /models/x.gguf -> x.gguf."""
+    return Path(model).name if os.path.isabs(model) else model.replace("/", "--")
 
 
 def write_checkpoint(weights: ModelWeights, directory: Path, dropped: Sequence[int] = ()) -> None:
@@ -106,10 +110,12 @@ def transformers_config(config: NativeConfig, kept: Sequence[int]) -> Any:
                 "sliding_attention": _plain_rope(config.local_rope),
             },
         )
-    raise SystemExit(f"no checkpoint of a {config.architecture} model: use smollm2-135m or gemma3-270m")
+    raise UnsupportedError(f"no float32 checkpoint of a {config.architecture} model: name its safetensors directory")
 
 
 def _plain_rope(rope: RopeConfig) -> dict[str, Any]:
     if rope.type != "default":
-        raise SystemExit(f"no checkpoint of a model with {rope.type} rope: use smollm2-135m or gemma3-270m")
+        raise UnsupportedError(
+            f"no float32 checkpoint of a model with {rope.type} rope: name its safetensors directory"
+        )
     return {"rope_type": "default", "rope_theta": rope.theta}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.peers.hf import load_model
-from benchmarks.peers.serve import serve, timed
+from slimtier.bench.workers.hf import load_model
+from slimtier.bench.workers.serve import serve, timed, use_cores
 
 _engine: Any = None
 
@@ -17,6 +17,7 @@ def load(path: str, threads: int) -> dict[str, Any]:
     from flashspec.engine import NgramDrafter, TargetModel
 
     global _engine
+    use_cores(threads)
     device = torch.device("cpu")
     target = TargetModel(path, device, torch.float32, model=load_model(path, threads))
     config = FlashSpecConfig(
@@ -26,10 +27,15 @@ def load(path: str, threads: int) -> dict[str, Any]:
         sampling=SamplingConfig(temperature=0.0),
     )
     _engine = SpeculativeEngine(config, [NgramDrafter()], target)
-    return {"versions": {"flashspec": flashspec.__version__}, "settings": {"gamma": config.sampling.gamma}}
+    return {
+        "versions": {"flashspec": flashspec.__version__},
+        "settings": {"gamma": config.sampling.gamma, "precision": "fp32"},
+    }
 
 
-def generate(token_ids: list[int], max_tokens: int, eos_token_ids: list[int]) -> dict[str, Any]:
+def generate(
+    token_ids: list[int], max_tokens: int, eos_token_ids: list[int], sampling: dict[str, Any]
+) -> dict[str, Any]:
     import torch
 
     ids = torch.tensor([token_ids])

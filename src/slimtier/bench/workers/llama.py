@@ -5,53 +5,73 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from benchmarks.peers.serve import Clock, serve
+from slimtier.bench.workers.serve import Clock, calls, serve, use_cores
 
-# llama-cpp-python's documentation recommends 2 for machines without a GPU (its default is 10)
-_LOOKUP_TOKENS = 2
+_PROBE_TOKENS = 32
 _file: dict[str, Any] = {}
-_models: dict[tuple[int, str], Any] = {}
+_models: dict[tuple[int, str, int], Any] = {}
+_best: dict[str, int] = {}  # threads, by kind
 
 
 def load(path: str, threads: int, context: int) -> dict[str, Any]:
     import llama_cpp
 
+    use_cores(threads)
     _file.update(path=path, threads=threads, context=context)
     return {
         "versions": {"llama-cpp-python": llama_cpp.__version__},
-        "settings": {"num_pred_tokens": _LOOKUP_TOKENS, "n_ctx": context},
+        "settings": {"n_ctx": context, "precision": "the file's own"},
     }
 
 
-def _model(threads: int, kind: str) -> Any:
+def _model(threads: int, kind: str, drafted: int = 0) -> Any:
     """The model with `threads` for single tokens and all for several; the file is mapped, so copies cost little."""
     import llama_cpp
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-    if (threads, kind) not in _models:
-        _models[threads, kind] = llama_cpp.Llama(
+    key = threads, kind, drafted
+    if key not in _models:
+        _models[key] = llama_cpp.Llama(
             model_path=_file["path"],
             n_ctx=_file["context"],
             n_threads=threads,
             n_threads_batch=_file["threads"] if kind != "eval" else threads,
             logits_all=kind != "plain",  # lookup needs it: its default leaves no room for a prompt longer than a batch
-            draft_model=LlamaPromptLookupDecoding(num_pred_tokens=_LOOKUP_TOKENS) if kind == "lookup" else None,
+            draft_model=LlamaPromptLookupDecoding(num_pred_tokens=drafted) if kind == "lookup" else None,
             verbose=False,
         )
-    return _models[threads, kind]
+    return _models[key]
 
 
 def generate(
-    token_ids: list[int], max_tokens: int, eos_token_ids: list[int], lookup: bool, threads: int
+    token_ids: list[int],
+    max_tokens: int,
+    eos_token_ids: list[int],
+    sampling: dict[str, Any],
+    method: str = "plain",
+    num_pred_tokens: int = 2,
 ) -> dict[str, Any]:
-    model = _model(threads, "lookup" if lookup else "plain")
+    """With as many threads as were fastest for the first prompt."""
+    kind = f"{method} {num_pred_tokens}"
+    if kind not in _best:
+        speeds = {}
+        for threads in range(1, _file["threads"] + 1):
+            for _ in range(2):  # the first reads the file
+                told = _write(_model(threads, method, num_pred_tokens), token_ids, _PROBE_TOKENS, [])
+            speeds[threads] = told["tokens_per_s"] or 0.0
+        _best[kind] = max(speeds, key=lambda count: speeds[count])
+    told = _write(_model(_best[kind], method, num_pred_tokens), token_ids, max_tokens, eos_token_ids)
+    return {**told, "threads": _best[kind]}
+
+
+def _write(model: Any, token_ids: list[int], max_tokens: int, eos_token_ids: list[int]) -> dict[str, Any]:
     model.reset()
-    calls = 0
+    evaluations = 0
     evaluate = model.eval
 
     def counted(tokens: Any) -> None:
-        nonlocal calls
-        calls += 1
+        nonlocal evaluations
+        evaluations += 1
         evaluate(tokens)
 
     model.eval = counted
@@ -63,7 +83,7 @@ def generate(
             break
     tokens.close()
     del model.eval
-    return clock.report(tokens_per_target_call=len(clock.token_ids) / max(1, calls))
+    return clock.report(stats=calls(len(clock.token_ids), max(1, evaluations)))
 
 
 def evaluate(prompt: list[int], token_ids: list[int], threads: int, repeats: int) -> dict[str, Any]:

