@@ -210,6 +210,26 @@ def test_what_is_not_told_is_left_out(rows: list[Row]) -> None:
     Reader(nothing)
 
 
+def test_batches_are_drawn_with_their_schedule(rows: list[Row]) -> None:
+    speeds = {"slimtier plain": (10.0, 30.0, 80.0), "slimtier auto": (20.0, 35.0, 60.0)}
+    told = [
+        {"kind": "batch", "system": name, "batch": batch, "repeat": 0, "tokens_per_s": speed, "num_drafts": 3}
+        for name, mine in speeds.items()
+        for batch, speed in zip((1, 4, 16), mine, strict=True)
+    ]
+    schedule = {"kind": "schedule", "num_speculative_tokens_per_batch_size": [[1, 15, 3], [16, 16, 0]]}
+    head = [row for row in rows if row["kind"] in ("provenance", "run", "system")]
+    for given in ([*rows, *told, schedule], [*head, *told, schedule]):  # beside answers, and alone
+        report = report_of(from_rows(given))
+        shown = page(report)
+        assert 'id="batches"' in shown
+        assert "Fastest at batch 1 to 15: 3 drafted tokens, 16: no." in shown
+        assert "| slimtier auto | 20 | 35 | 60 |" in markdown(report)
+    assert 'id="batches"' not in page(report_of(from_rows(rows)))
+    with pytest.raises(InputError, match="not three whole numbers"):
+        from_rows([*rows, {**schedule, "num_speculative_tokens_per_batch_size": [[1, 2]]}])
+
+
 def test_markdown_has_the_same_tables(report: Report) -> None:
     text = markdown(report)
     assert [line for line in text.splitlines() if line.startswith("## ")] == [

@@ -154,12 +154,43 @@ class Draws:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """`batch` prompts answered at once; the speed is that of the whole call, None where it failed."""
+
+    system: str
+    batch: int
+    repeat: int
+    tokens_per_s: float | None
+    mean_acceptance_length: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """[from, to, num_speculative_tokens] for each range of batch sizes."""
+
+    table: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     seconds: float
 
 
-Row = Run | System | Answer | Failure | Likelihood | Score | Exactness | Draws | End | Mapping[str, Any]
-_AS_THEY_STAND = ("provenance", "divergence", "batch", "schedule")
+Row = (
+    Run
+    | System
+    | Answer
+    | Failure
+    | Likelihood
+    | Score
+    | Exactness
+    | Draws
+    | Batch
+    | Schedule
+    | End
+    | Mapping[str, Any]
+)
+_AS_THEY_STAND = ("provenance", "divergence")
 
 
 class Fields:
@@ -204,6 +235,14 @@ class Fields:
     def ids(self, name: str) -> tuple[int, ...]:
         self._required(name, self._row.get(name))
         return self._several(name, int, "whole numbers")
+
+    def table(self, name: str) -> list[list[int]]:
+        """Rows of three whole numbers."""
+        given = self._required(name, self._optional(name, list, "a list"))
+        for row in given:
+            if not isinstance(row, list) or len(row) != 3 or not all(_is(value, int) for value in row):
+                raise ValueError(f"has {name} with {row!r}, not three whole numbers")
+        return list(given)
 
     def _several(self, name: str, kind: type, words: str) -> tuple[Any, ...]:
         given = self._optional(name, list, "a list") or []
@@ -370,6 +409,20 @@ def _draws(fields: Fields, source: int) -> Draws:
     return Draws(fields.text("accepts"), fields.whole("draws"), rate, p_value, fields.text("verdict"))
 
 
+def _batch(fields: Fields, source: int) -> Batch:
+    return Batch(
+        system=fields.text("system"),
+        batch=fields.whole("batch"),
+        repeat=fields.whole("repeat"),
+        tokens_per_s=fields.maybe_number("tokens_per_s"),
+        mean_acceptance_length=fields.maybe_number("mean_acceptance_length"),
+    )
+
+
+def _schedule(fields: Fields, source: int) -> Schedule:
+    return Schedule(tuple(tuple(row) for row in fields.table("num_speculative_tokens_per_batch_size")))
+
+
 def _end(fields: Fields, source: int) -> End:
     return End(fields.number("seconds"))
 
@@ -383,5 +436,7 @@ _READERS: dict[Any, Callable[[Fields, int], Row]] = {
     "score": _score,
     "exactness": _exactness,
     "draws": _draws,
+    "batch": _batch,
+    "schedule": _schedule,
     "end": _end,
 }

@@ -9,12 +9,14 @@ from typing import Any
 
 from slimtier.bench.result_rows import (
     Answer,
+    Batch,
     Draws,
     End,
     Exactness,
     Failure,
     Likelihood,
     Run,
+    Schedule,
     Score,
     System,
     parse_row,
@@ -53,6 +55,8 @@ class Results:
     scores: tuple[Score, ...]
     exactness: tuple[Exactness, ...] = ()
     draws: tuple[Draws, ...] = ()
+    batches: tuple[Batch, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
 
     @property
     def run(self) -> Run:
@@ -77,7 +81,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], name: str = "the rows") -> Resu
     return _of_rows(enumerate(rows, 1), name, 0)
 
 
-_SEVERAL = (Answer, Failure, Likelihood, Score, Exactness, Draws)
+_SEVERAL = (Answer, Failure, Likelihood, Score, Exactness, Draws, Batch, Schedule)
 
 
 class _Torn:
@@ -182,6 +186,8 @@ def _together(read: Sequence[Results]) -> Results:
         tuple(row for one in read for row in one.scores),
         tuple(row for one in read for row in one.exactness),
         tuple(row for one in read for row in one.draws),
+        tuple(row for one in read for row in one.batches),
+        tuple(row for one in read for row in one.schedules),
     )
 
 

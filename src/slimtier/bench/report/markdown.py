@@ -8,6 +8,7 @@ from typing import Any
 
 from slimtier.bench.doubts import Finding
 from slimtier.bench.findings import is_lossy
+from slimtier.bench.report.batches import batches_markdown
 from slimtier.bench.report.content import Report
 from slimtier.bench.report.words import (
     COLUMNS,
@@ -35,6 +36,7 @@ def markdown(report: Report) -> str:
         ("Acceptance by draft position", _positions(report)),
         ("Milliseconds of a round", _split(report)),
         ("Quality", _quality(report)),
+        ("Throughput by batch size", batches_markdown(report)),
         ("Exactness", _exactness(report)),
         ("Noise", _noise(report)),
         ("Systems that did not run", _absent(report)),

@@ -9,6 +9,7 @@ from typing import Any
 
 from slimtier.bench.doubts import Finding
 from slimtier.bench.report import evidence, tables
+from slimtier.bench.report.batches import batches_html
 from slimtier.bench.report.content import Report
 from slimtier.bench.report.quality_html import quality_panels, quality_table
 from slimtier.bench.report.samples import samples_html
@@ -89,6 +90,7 @@ def _sections(report: Report) -> Sequence[tuple[str, str, str]]:
         ("time", "Where the time of a round goes", _after(_TIME, tables.time_split(report))),
         ("quality", "Quality against speed", _after(_QUALITY, quality)),
         ("samples", "Who decided each token", _after(_SAMPLES, samples_html(report))),
+        ("batches", "Throughput by batch size", batches_html(report)),
         ("exactness", "Exactness", _after(_EXACTNESS, evidence.exactness(report))),
         ("noise", "Noise", evidence.control(report)),
         ("systems", "Systems", evidence.systems_table(report) + evidence.failures_list(report)),
