@@ -27,7 +27,7 @@ from slimtier.bench.results import from_rows
 from slimtier.bench.statistics import Interval
 from slimtier.bench.summary import ALL
 from slimtier.cli.main import app
-from slimtier.errors import ConfigError
+from slimtier.errors import ConfigError, InputError
 from tests.bench.made_results import ABSENT, BASELINE, SYSTEMS, Row, made_rows, write_rows
 
 VOID = {"meta", "link", "wbr"}

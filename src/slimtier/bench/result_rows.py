@@ -176,20 +176,8 @@ class End:
     seconds: float
 
 
-Row = (
-    Run
-    | System
-    | Answer
-    | Failure
-    | Likelihood
-    | Score
-    | Exactness
-    | Draws
-    | Batch
-    | Schedule
-    | End
-    | Mapping[str, Any]
-)
+Told = Run | System | Answer | Failure | Likelihood | Score | Exactness | Draws | Batch | Schedule | End
+Row = Told | Mapping[str, Any]
 _AS_THEY_STAND = ("provenance", "divergence")
 
 
@@ -420,7 +408,9 @@ def _batch(fields: Fields, source: int) -> Batch:
 
 
 def _schedule(fields: Fields, source: int) -> Schedule:
-    return Schedule(tuple(tuple(row) for row in fields.table("num_speculative_tokens_per_batch_size")))
+    return Schedule(
+        tuple((first, last, count) for first, last, count in fields.table("num_speculative_tokens_per_batch_size"))
+    )
 
 
 def _end(fields: Fields, source: int) -> End:
