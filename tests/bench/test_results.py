@@ -167,5 +167,5 @@ def test_files_that_do_not_belong_together(rows: list[Row], tmp_path: Path, kind
 
 
 def test_rows_that_no_number_is_made_of_are_let_be(rows: list[Row]) -> None:
-    more = [{"kind": "batch", "system": "slimtier", "batch": 4}, {"kind": "divergence", "position": 3}]
+    more = [{"kind": "divergence", "position": 3}]
     assert from_rows([*rows, *more]).answers == from_rows(rows).answers
