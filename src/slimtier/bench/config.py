@@ -54,7 +54,7 @@ class BenchConfig:
         return {**plain, "systems": {system.name: system.to_dict() for system in self.systems}}
 
 
-QUICK = {"items": 2, "max_new_tokens": 64}  # about three minutes
+QUICK = {"items": 2, "max_new_tokens": 64, "repeats": 2}  # about three minutes
 
 
 def default_systems() -> tuple[System, ...]:

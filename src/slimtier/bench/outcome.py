@@ -49,7 +49,7 @@ def _roofline_text(outcome: dict[str, Any]) -> str:
         rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in limits["gmac_per_s"].items())
         parts.append(f"{limits['system']}: reads {limits['gb_per_s']:.1f} GB/s; giga-multiply-adds a second: {rates}")
         rows = [
-            [row["work"], row["kind"], row["tokens"], 1e3 * row["seconds"], row["bound"], f"{row['fraction']:.0%}"]
+            [row["work"], row["weights"], row["tokens"], 1e3 * row["seconds"], row["bound"], f"{row['fraction']:.0%}"]
             for row in outcome["reached"]
             if row["system"] == limits["system"]
         ]
