@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from benchmarks.readme_table import readme_table
 from slimtier.cli.main import app
+from slimtier.jsonl import read_rows
 from slimtier.registry import DRAFTERS, VERIFIERS
 
 
@@ -54,6 +56,32 @@ def test_what_the_tree_names_is_there(root: Path) -> None:
         folder = root / "src/slimtier" if line.startswith("  ") else root
         for name in names:
             assert (folder / name).exists(), name
+
+
+def test_the_figures_are_those_of_the_results(root: Path) -> None:
+    text = (root / "README.md").read_text()
+    assert readme_table(root / "results" / "main.jsonl") in text
+    words = " ".join(text.split())
+    steps = [row for row in read_rows(root / "results" / "roofline.jsonl") if row.get("work") == "a plain step"]
+    shares = ", ".join(f"{row['fraction']:.0%} ({row['system'].split()[-1]})" for row in steps).replace("%", " %")
+    assert f"reaches {' and '.join(shares.rsplit(', ', 1))} of the rate" in words
+    batches = [row for row in read_rows(root / "results" / "scaling.jsonl") if row.get("batch") == 64]
+    speeds = {row["system"]: round(row["tokens_per_s"]) for row in batches}
+    assert (
+        f"at 64, {speeds['slimtier fp32 plain']} tokens/s plain and {speeds['slimtier fp32 auto']} with `auto`; "
+        f"vLLM has {speeds['vLLM fp32 plain']}"
+    ) in words
+
+
+def test_what_the_draft_gains_is_that_of_the_results(root: Path) -> None:
+    from benchmarks.slimspec import acceptance_length, ratio
+
+    rows = [row for row in read_rows(root / "results" / "slimspec.jsonl") if row["kind"] == "answer"]
+    words = " ".join((root / "README.md").read_text().split())
+    assert f"yields {acceptance_length(rows, 'q8 slim K=5'):.2f} tokens a round" in words
+    gains = {precision: ratio(rows, f"{precision} auto", f"{precision} plain") for precision in ("q8", "q4", "fp32")}
+    said = {precision: f"{found[0]:.2f}×" for precision, found in gains.items() if found}
+    assert f"q8 gains {said['q8']} by `auto`, q4 {said['q4']}, fp32 {said['fp32']}" in words
 
 
 @pytest.mark.slow
