@@ -114,8 +114,8 @@ def _output(command: Sequence[str]) -> str | None:
 
 
 def _without_place(argument: str) -> str:
-    """Where a file lies on a machine is no property of a number: /data/x.jsonl -> x.jsonl, --a=/data/x -> --a=x."""
+    """Where a file lies on a machine is no property of a number: /data/x.jsonl -> x.jsonl, a=/data/x -> a=x."""
     option, equals, value = argument.partition("=")
-    if equals and option.startswith("-"):
+    if equals and not Path(argument).is_absolute():
         return f"{option}={_without_place(value)}"
     return Path(argument).name or argument if Path(argument).is_absolute() else argument

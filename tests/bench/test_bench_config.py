@@ -72,6 +72,10 @@ def test_a_file_with_the_command_line_over_it(tmp_path: Path) -> None:
 def test_places_are_not_part_of_a_result() -> None:
     config = read_config(None, {"tasks": ["qa=/home/me/mine.jsonl"], "data": "/home/me/eval"})
     assert "/home" not in str(config.to_dict())
+    drafted = {"model": "/home/me/model.gguf", "systems": [{"drafter": "eagle3", "draft": str(Path.home())}]}
+    told = read_config(None, drafted).to_dict()
+    assert told["model"] == "model.gguf"
+    assert str(Path.home()) not in str(told)
     assert config.to_dict()["tasks"] == ["qa=mine.jsonl"]
 
 

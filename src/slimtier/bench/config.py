@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slimtier.bench.systems import OURS, TYPES, System, read_system
+from slimtier.bench.systems import OURS, TYPES, System, read_system, without_place
 from slimtier.bench.tasks import TASKS, task_of
 from slimtier.config import read_dataclass, refuse_unknown
 from slimtier.errors import ConfigError, InputError
@@ -51,6 +51,7 @@ class BenchConfig:
         """Plain JSON values; of a place on this machine only the last part."""
         tasks = [f"{name}={Path(path).name}" if path else name for name, path in map(split_task, self.settings.tasks)]
         plain = asdict(self.settings) | {"data": Path(self.settings.data).name, "tasks": tasks}
+        plain["model"] = without_place(self.settings.model)
         return {**plain, "systems": {system.name: system.to_dict() for system in self.systems}}
 
 

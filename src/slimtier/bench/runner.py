@@ -17,7 +17,7 @@ from slimtier.bench.journal import Journal, Key, key_of
 from slimtier.bench.scaling import batch_rows, schedule
 from slimtier.bench.scores import score_of, total_scores
 from slimtier.bench.statistics import loop_share
-from slimtier.bench.systems import System
+from slimtier.bench.systems import System, without_place
 from slimtier.errors import SlimtierError
 from slimtier.models.resolve import ModelFiles
 from slimtier.text import TextStream
@@ -53,7 +53,7 @@ def run_row(config: BenchConfig, versions: Mapping[str, int], prompts: int, mode
     return {
         "schema": SCHEMA,
         "mode": mode,
-        "model": config.settings.model,
+        "model": without_place(config.settings.model),
         "config": config.to_dict(),
         "tasks": dict(versions),
         "baseline": config.systems[0].name,

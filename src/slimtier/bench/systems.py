@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from slimtier.config import refuse_unknown
@@ -98,8 +99,11 @@ class System:
         return json.dumps([self.type, self.loading()], sort_keys=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Type and everything it is run with."""
-        return {"type": self.type, "options": {**self.loading(), **self.answering()}}
+        """Type and everything it is run with; of a place on this machine only the last part."""
+        options = {**self.loading(), **self.answering()}
+        settings = {key: without_place(value) for key, value in options.pop("settings", {}).items()}
+        told = {key: without_place(value) for key, value in options.items()}
+        return {"type": self.type, "options": told | ({"settings": settings} if settings else {})}
 
 
 def read_system(given: Mapping[str, Any]) -> System:
@@ -128,6 +132,11 @@ def name_of(type_: str, options: Mapping[str, Any]) -> str:
     """What a system is called that was given no name: its type, and its options' values."""
     return " ".join([type_, *(f"{key}={value}" if isinstance(value, (int, list)) else str(value).rpartition("/")[2]
                               for key, value in options.items())])  # fmt: skip
+
+
+def without_place(value: Any) -> Any:
+    """The last part of an absolute path; anything else as it is."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def parse_system(text: str) -> System:
