@@ -78,11 +78,12 @@ def test_paths_on_the_machine_are_cut_to_names():
         "/data/x/prompts.jsonl",
         "--out=/tmp/a.jsonl",
         "--model=b/c",
+        "peers=/venv/bin/python",
         "a/b",
         "--x",
         "/",
     ]
-    cut = ["run.py", "--prompts", "prompts.jsonl", "--out=a.jsonl", "--model=b/c", "a/b", "--x", "/"]
+    cut = ["run.py", "--prompts", "prompts.jsonl", "--out=a.jsonl", "--model=b/c", "peers=python", "a/b", "--x", "/"]
     assert list(Provenance.collect(argv=argv).argv) == cut
 
 
