@@ -79,8 +79,8 @@ def test_held_out_text_stays_out_of_every_turn() -> None:
     mix, conversations = mixed(held_out=held_out)
     assert conversations
     assert not any(held_out.any_overlaps(one.turns) for one in conversations)
-    assert mix.overlaps["translation"] > 15
-    assert mix.overlaps["long"] > 15
+    assert mix.overlaps["translation"] > 5
+    assert mix.overlaps["long"] > 5
 
 
 def test_a_seed_fixes_the_mix_and_a_longer_one_begins_alike() -> None:
@@ -101,7 +101,7 @@ def test_others_fill_the_share_of_what_is_exhausted() -> None:
 def test_without_texts_long_prompts_are_made_of_the_reports_in_the_prompts() -> None:
     mix = Mix(rows(50), [], HeldOut([]), Random(0))
     long = [one for one in mix.conversations(100) if one.source.startswith("long")]
-    assert len(long) == 12
+    assert len(long) == round(100 * KINDS["long"].share)
     assert all(NEWS in one.turns[0] for one in long)
 
 
@@ -154,8 +154,8 @@ def test_an_error_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_brief_mix_leaves_out_what_takes_long_to_read() -> None:
     long = [Conversation("long:rag", ("x" * 4000,)) for _ in range(200)]
-    tasks = [Conversation("t0:a", ("x" * 301,)), Conversation("t0:b", ("x" * 100, "y" * 200))]
+    tasks = [Conversation("t0:a", ("x" * 401,)), Conversation("t0:b", ("x" * 100, "y" * 200))]
     others = [Conversation("gsm8k:train", ("x" * 1000,))]
     kept = list(brief([*long, *tasks, *others], Random(1)))
     assert kept[-2:] == [tasks[1], others[0]]
-    assert 60 < len(kept) - 2 < 100
+    assert 80 < len(kept) - 2 < 120  # half of them

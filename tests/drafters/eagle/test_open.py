@@ -54,7 +54,7 @@ def test_by_name_on_both_runtimes(model: Path, draft: Path, runtime: str, drafte
     plain = Engine.from_pretrained(model, drafter="none", runtime=runtime)
     engine = Engine.from_pretrained(model, drafter=drafter, runtime=runtime, draft=draft)
     kind = NativeRuntime if runtime == "native" else TorchRuntime
-    network = engine.drafter if isinstance(engine.drafter, EagleDrafter) else engine.drafter._network  # type: ignore[attr-defined]
+    network = engine.drafter if isinstance(engine.drafter, EagleDrafter) else engine.drafter.network  # type: ignore[attr-defined]
     assert isinstance(network.runtime, kind)
     for prompt in ("the cat sat on the cat sat", ["a", "no bees here"]):
         wanted, found = (each.generate(prompt, **OPTIONS) for each in (plain, engine))
