@@ -44,8 +44,8 @@ def test_it_drafts_by_default_and_changes_no_token(plain: Any) -> None:
     assert drafted.drafter.capture == (1, 14, 26)
     expected = plain.generate(MESSAGES, max_new_tokens=48)
     assert drafted.generate(MESSAGES, max_new_tokens=48).token_ids == expected.token_ids
-    alone = Engine(
-        plain.target, drafted.drafter.network, tokenizer=plain.tokenizer, num_speculative_tokens=4
-    ).generate(MESSAGES, max_new_tokens=48)
+    alone = Engine(plain.target, drafted.drafter.network, tokenizer=plain.tokenizer, num_speculative_tokens=4).generate(
+        MESSAGES, max_new_tokens=48
+    )
     assert alone.token_ids == expected.token_ids
     assert alone.stats.num_accepted_tokens > 0
