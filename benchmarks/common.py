@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -71,12 +70,6 @@ def writer(arguments: argparse.Namespace, name: str) -> JsonlWriter:
 
     provenance = Provenance.collect(cores=arguments.threads, isa=core.isa(), seed=arguments.seed)
     return JsonlWriter(output_path(arguments, name), provenance.to_dict())
-
-
-def in_turn(items: Sequence[T], turn: int) -> list[T]:
-    """All of them, each turn beginning with another one."""
-    first = turn % len(items)
-    return [*items[first:], *items[:first]]
 
 
 def say(line: str) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 from benchmarks.common import JsonlWriter, check_idle, parser, say, writer
 from benchmarks.compiled import CompiledProgram
+from slimtier.bench.roofline import READ_BYTES, memory_reader
 from slimtier.bench.statistics import markdown_table, median
 from slimtier.bench.worker import MissingPeer, Worker
 
@@ -31,7 +32,7 @@ NAME = "kernel_limits"
 PRECISIONS = ("fp32", "q8", "q4")
 SIZES = (1, 2, 4, 6, 8, 16, 32)
 PROMPT_TOKENS, ROUNDS, QUICK_ROUNDS = 64, 40, 3
-READ_BYTES, READ_ROUNDS = 256 << 20, 15
+READ_ROUNDS = 15
 PEER_REPEATS = 3  # evaluations a round; the first has the cache to fill
 
 
@@ -55,21 +56,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         for reader, rates in read_bandwidth(loop, arguments).items():
             reads[reader] += rates
         report(targets, rows, reads, out)
-
-
-def read_once(values: Any, threads: int) -> float:
-    """GB/s of the better of two sums over `values` by torch; then torch's threads are let go to sleep."""
-    import torch
-
-    torch.set_num_threads(threads)
-    seconds = []
-    for _ in range(2):
-        started = time.perf_counter()
-        values.sum()
-        seconds.append(time.perf_counter() - started)
-    torch.set_num_threads(1)
-    time.sleep(0.02)
-    return READ_BYTES / 1e9 / min(seconds)
 
 
 def read_bandwidth(loop: CompiledProgram, arguments: argparse.Namespace) -> dict[str, list[float]]:
@@ -135,19 +121,21 @@ def measure(
 ) -> dict[tuple[str, int], dict[str, list[float]]]:
     """For (system, T) the values of every round. A step that follows another precision's finds the processor's caches
     cold, as a decoding step does not: so each is taken twice, and the second counts."""
-    import torch
 
     rng = random.Random(arguments.seed)
     vocabulary = min(target.info.vocab_size for target in targets.values())
     prompt = [rng.randrange(vocabulary) for _ in range(PROMPT_TOKENS)]
     benches = {name: Bench(target, prompt) for name, target in targets.items()}
     found: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    values = torch.ones(READ_BYTES // 4)
+    read = memory_reader(arguments.threads)
     for number in range(rounds):
         for size in SIZES:
             tokens = [rng.randrange(vocabulary) for _ in range(size)]
             for name, bench in benches.items():
-                limit = read_once(values, arguments.threads) if size == 1 else 0.0
+                limit = 0.0
+                if size == 1:
+                    limit = READ_BYTES / 1e9 / read()
+                    time.sleep(0.02)  # until torch's threads sleep
                 bench.step(tokens)
                 for key, value in bench.step(tokens).items():
                     found[name, size][key].append(value)

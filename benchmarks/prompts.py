@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import say
+from slimtier.bench.asked import draw, encode
 
 _TOPICS = (
     ("tides", "The tides rise and fall twice a day because the moon pulls on the oceans, and on the near side most."),
@@ -84,18 +84,7 @@ def sample(prompts: Sequence[Prompt], per_category: int, seed: int, categories: 
     for name in categories:
         if name not in known:
             raise SystemExit(f"no category {name!r} in the prompts: choose of {', '.join(known)}")
-    columns = []
-    for category in categories or known:
-        mine = [prompt for prompt in prompts if prompt.category == category]
-        columns.append(random.Random(f"{seed} {category}").sample(mine, min(per_category, len(mine))))
-    return [column[i] for i in range(per_category) for column in columns if i < len(column)]
-
-
-def encode(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of a user's message, through the chat template if the model has one."""
-    if tokenizer.has_chat_template:
-        return list(tokenizer.encode_chat([{"role": "user", "content": text}]))
-    return list(tokenizer.encode(text))
+    return draw(prompts, per_category, str(seed), categories or known)
 
 
 def fitting(prompts: Sequence[Prompt], tokenizer: Any, most: int) -> list[tuple[Prompt, list[int]]]:

@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import check_idle, in_turn, parser, say, writer
-from benchmarks.prompts import Prompt, encode, evaluation_prompts, fitting, own_prompts, sample
+from benchmarks.common import check_idle, parser, say, writer
+from benchmarks.prompts import Prompt, evaluation_prompts, fitting, own_prompts, sample
+from slimtier.bench.asked import encode
+from slimtier.bench.contestants import in_turn
 from slimtier.bench.statistics import bootstrap_ratio, loop_share, markdown_table, ratio_text
 from slimtier.bench.worker import Worker
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -20,6 +21,14 @@ def refuse_unknown(names: Iterable[str], known: Sequence[str], what: str) -> Non
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
             raise ConfigError(f"unknown {what} {name!r}: {hint}")
+
+
+def json_or_text(text: str) -> Any:
+    """A value from a command line: JSON if it can be read as such, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def read_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:

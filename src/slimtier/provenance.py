@@ -57,7 +57,7 @@ class Provenance:
             cpu=_cpu(),
             cores=_usable_cores() if cores is None else cores,
             isa=isa,
-            argv=tuple(_without_place(argument) for argument in (sys.argv if argv is None else argv)),
+            argv=tuple(without_place(argument) for argument in (sys.argv if argv is None else argv)),
             seed=seed,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
         )
@@ -113,9 +113,9 @@ def _output(command: Sequence[str]) -> str | None:
     return done.stdout.strip()
 
 
-def _without_place(argument: str) -> str:
+def without_place(argument: str) -> str:
     """Where a file lies on a machine is no property of a number: /data/x.jsonl -> x.jsonl, a=/data/x -> a=x."""
     option, equals, value = argument.partition("=")
     if equals and not Path(argument).is_absolute():
-        return f"{option}={_without_place(value)}"
+        return f"{option}={without_place(value)}"
     return Path(argument).name or argument if Path(argument).is_absolute() else argument

@@ -8,7 +8,8 @@ import pytest
 
 from slimtier.bench.asked import Asked
 from slimtier.bench.config import read_config
-from slimtier.bench.exactness import LIMIT, exactness_rows, first_difference, judge, pairs, with_references
+from slimtier.bench.exactness import LIMIT, exactness_rows, judge, pairs, with_references
+from slimtier.bench.statistics import first_difference
 from slimtier.bench.systems import parse_system
 from slimtier.bench.tasks.base import Item
 

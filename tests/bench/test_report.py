@@ -20,11 +20,11 @@ from slimtier.bench.report.content import Report, report_of
 from slimtier.bench.report.markdown import brief, markdown
 from slimtier.bench.report.page import page
 from slimtier.bench.report.plots import Scale, linear_scale, ratio_scale, stack
-from slimtier.bench.report.samples import first_difference, samples
+from slimtier.bench.report.samples import samples
 from slimtier.bench.report.table_csv import table_csv
 from slimtier.bench.report.words import COLUMNS, DEFINITIONS, OWN_DEFINITIONS, milliseconds, percent, significant
 from slimtier.bench.results import from_rows
-from slimtier.bench.statistics import Interval
+from slimtier.bench.statistics import Interval, first_difference
 from slimtier.bench.summary import ALL
 from slimtier.cli.main import app
 from slimtier.errors import ConfigError, InputError
@@ -181,7 +181,7 @@ def test_samples_are_the_usual_the_least_and_the_most(report: Report, text: str)
     assert "&lt;quickly&gt;" in text
     assert "differs from token " in text
     plain, ours = chosen[0].answers[:2]
-    assert first_difference(ours, plain) is None
+    assert first_difference(ours.output.token_ids, plain.output.token_ids) is None
     lossy = next(
         answer
         for one in chosen
@@ -189,7 +189,7 @@ def test_samples_are_the_usual_the_least_and_the_most(report: Report, text: str)
         if not answer.output.same_as_baseline and answer.output.deciders
     )
     reference = next(one.answers[0] for one in chosen if lossy in one.answers)
-    place = first_difference(lossy, reference)
+    place = first_difference(lossy.output.token_ids, reference.output.token_ids)
     assert place is not None
     assert lossy.output.num_output_tokens // 2 <= place < lossy.output.num_output_tokens  # ":" has no upper case
 

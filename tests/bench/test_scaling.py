@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from slimtier.bench.scaling import check_scaling, schedule, speeds
+from slimtier.bench.scaling import check_scaling, schedule
+from slimtier.bench.statistics import speeds
 from slimtier.bench.systems import parse_system
 from slimtier.errors import ConfigError, InputError
 

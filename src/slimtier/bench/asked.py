@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from slimtier.bench.config import OWN_TASK, Settings, split_task
 from slimtier.bench.tasks import task_of
@@ -16,6 +16,14 @@ from slimtier.config import refuse_unknown
 from slimtier.errors import InputError
 
 HUB = "hf://"  # hf://owner/dataset/path/of/file.jsonl
+
+
+class Categorised(Protocol):
+    @property
+    def category(self) -> str: ...
+
+
+Drawn = TypeVar("Drawn", bound=Categorised)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +62,17 @@ def ask(tasks: dict[str, list[Item]], settings: Settings, tokenizer: Any) -> tup
 
 def sample(task: str, items: Sequence[Item], settings: Settings) -> list[Item]:
     """At most `settings.items` (0: all) of each category, drawn by the seed, the categories taking turns."""
+    known = dict.fromkeys(item.category for item in items)
+    chosen = [category for category in known if not settings.categories or category in settings.categories]
+    return draw(items, settings.items or len(items), f"{settings.seed} {task}", chosen)
+
+
+def draw(items: Sequence[Drawn], count: int, seed: str, categories: Iterable[str]) -> list[Drawn]:
+    """At most `count` of each of the categories, drawn by the seed, the categories taking turns."""
     columns = []
-    for category in dict.fromkeys(item.category for item in items):
-        if settings.categories and category not in settings.categories:
-            continue
+    for category in categories:
         mine = [item for item in items if item.category == category]
-        count = min(settings.items or len(mine), len(mine))
-        columns.append(random.Random(f"{settings.seed} {task} {category}").sample(mine, count))
+        columns.append(random.Random(f"{seed} {category}").sample(mine, min(count, len(mine))))
     longest = max(map(len, columns), default=0)
     return [column[i] for i in range(longest) for column in columns if i < len(column)]
 

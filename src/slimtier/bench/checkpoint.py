@@ -30,7 +30,7 @@ def dense_checkpoint(files: ModelFiles, dropped: Sequence[int] = ()) -> Path:
     """The directory for `files` without the layers `dropped`, written on the first call."""
     stamp = files.path.stat()
     cut = f"-without-{'-'.join(map(str, dropped))}" if dropped else ""
-    place = cache_dir() / "benchmarks" / f"{_slug(files.name)}-{stamp.st_size:x}-{stamp.st_mtime_ns:x}{cut}"
+    place = cache_dir() / "benchmarks" / f"{slug(files.name)}-{stamp.st_size:x}-{stamp.st_mtime_ns:x}{cut}"
     if not place.is_dir():
         place.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".", dir=place.parent))
@@ -42,7 +42,7 @@ def dense_checkpoint(files: ModelFiles, dropped: Sequence[int] = ()) -> Path:
     return place
 
 
-def _slug(model: str) -> str:
+def slug(model: str) -> str:
     """A file name for a model's name: org/name -> org--name, /models/x.gguf -> x.gguf."""
     return Path(model).name if os.path.isabs(model) else model.replace("/", "--")
 

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slimtier.bench.systems import OURS, TYPES, System, read_system, without_place
+from slimtier.bench.systems import OURS, TYPES, System, read_system
 from slimtier.bench.tasks import TASKS, task_of
 from slimtier.config import read_dataclass, refuse_unknown
 from slimtier.errors import ConfigError, InputError
 from slimtier.kernels import available_threads
 from slimtier.models.aliases import DEFAULT_MODEL
+from slimtier.provenance import without_place
 
 OWN_TASK = "own"
 

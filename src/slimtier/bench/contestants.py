@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slimtier.bench.config import BenchConfig
 from slimtier.bench.systems import OURS, System
@@ -16,6 +16,7 @@ from slimtier.bench.worker import IDLE_LIMIT, MissingPeer, Worker
 from slimtier.errors import InputError, SlimtierError
 from slimtier.models.resolve import ModelFiles
 
+T = TypeVar("T")
 WARM_UP_TOKENS = 16
 CONTEXT_ROOM = 16  # tokens that a context has beyond prompt and answer
 
@@ -52,22 +53,22 @@ class Contestants:
 
     def answer(self, system: System, ids: Sequence[int], most: int, eos: Sequence[int]) -> dict[str, Any]:
         """Raises RuntimeError with what the system says when it fails."""
-        asked = {"token_ids": list(ids), "max_tokens": most, "eos_token_ids": list(eos), "sampling": self._sampling()}
-        reply = self._worker(system).ask("generate", **asked, **system.answering())
-        assert isinstance(reply, dict)
-        return reply
+        return self._generate(system, "generate", most, eos, token_ids=list(ids))
 
     def answer_batch(self, system: System, prompts: Sequence[Sequence[int]], eos: Sequence[int]) -> dict[str, Any]:
         """All prompts at once; raises as above."""
         most = self.config.settings.max_new_tokens
-        asked = {"prompts": [list(ids) for ids in prompts], "max_tokens": most, "eos_token_ids": list(eos)}
-        reply = self._worker(system).ask("generate_batch", **asked, sampling=self._sampling(), **system.answering())
+        return self._generate(system, "generate_batch", most, eos, prompts=[list(ids) for ids in prompts])
+
+    def _generate(
+        self, system: System, operation: str, most: int, eos: Sequence[int], **prompts: Any
+    ) -> dict[str, Any]:
+        settings = self.config.settings
+        sampling = {"temperature": settings.temperature, "seed": settings.seed} if settings.temperature else {}
+        asked = {"max_tokens": most, "eos_token_ids": list(eos), "sampling": sampling}
+        reply = self._worker(system).ask(operation, **prompts, **asked, **system.answering())
         assert isinstance(reply, dict)
         return reply
-
-    def _sampling(self) -> dict[str, Any]:
-        settings = self.config.settings
-        return {"temperature": settings.temperature, "seed": settings.seed} if settings.temperature else {}
 
     def log_likelihood(self, ids: Sequence[int], answer: Sequence[int]) -> float | None:
         """Of an answer under our own float32 target; None where that cannot be loaded."""
@@ -122,6 +123,12 @@ class Contestants:
                 raise InputError(f"{system.type} reads .gguf files, and {self.files.name} is none")
             return {"path": str(self.files.path), **context}
         return {"path": str(dense_path(self.files)), **context}
+
+
+def in_turn(items: Sequence[T], turn: int) -> list[T]:
+    """All of them, each turn beginning with another one."""
+    first = turn % len(items)
+    return [*items[first:], *items[:first]]
 
 
 def dense_path(files: ModelFiles) -> Path:

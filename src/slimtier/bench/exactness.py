@@ -14,6 +14,7 @@ from slimtier.bench.asked import Asked
 from slimtier.bench.config import BenchConfig
 from slimtier.bench.contestants import Contestants
 from slimtier.bench.journal import Key
+from slimtier.bench.statistics import first_difference
 from slimtier.bench.systems import OURS, System
 
 LIMIT = 2e-3  # by how much two float32 engines may differ in a logit; measured: 2e-4
@@ -68,14 +69,6 @@ def pairs(systems: Sequence[System]) -> list[tuple[System, System]]:
         if twin is system and system.loading()["precision"] == "fp32":
             found += [(system, other) for other in theirs]
     return found
-
-
-def first_difference(tokens: Sequence[int], wanted: Sequence[int]) -> int | None:
-    """Where they part; an answer that ends before the other does parts there. None: they are the same."""
-    for position, (mine, other) in enumerate(zip(tokens, wanted, strict=False)):
-        if mine != other:
-            return position
-    return None if len(tokens) == len(wanted) else min(len(tokens), len(wanted))
 
 
 def judge(gap: float, own_gap: float, difference: float) -> Verdict:

@@ -21,7 +21,6 @@ class Live:
 
         self._baseline = baseline
         self._rows: dict[str, list[Mapping[str, Any]]] = {}
-        self._speeds: dict[tuple[str, bool], dict[Any, float | None]] = {}
         self._head = "loading"
         self._begun = time.monotonic()
         self._done_before: int | None = None
@@ -52,8 +51,6 @@ class Live:
         for row in rows:
             name = row["system"] + (" (again)" if row["control"] else "")
             self._rows.setdefault(name, []).append(row)
-            place = row["task"], row["item"], row["repeat"]
-            self._speeds.setdefault((row["system"], row["control"]), {})[place] = row["tokens_per_s"]
         if self._done_before is None:
             self._done_before = done - 1
         seconds = time.monotonic() - self._begun
@@ -84,13 +81,17 @@ class Live:
         for name, rows in self._rows.items():
             lengths = [(row.get("stats") or {}).get("mean_acceptance_length") for row in rows]
             speed, length = median([row["tokens_per_s"] for row in rows]), median(lengths)
-            table.add_row(name, str(len(rows)), _number(speed, 1), self._ratio(rows[0]), _number(length, 2))
+            table.add_row(name, str(len(rows)), _number(speed, 1), self._ratio(rows), _number(length, 2))
         return table
 
-    def _ratio(self, row: Mapping[str, Any]) -> str:
-        mine = self._speeds[row["system"], row["control"]]
-        base = self._speeds.get((self._baseline, False), {})
-        return ratio_text(bootstrap_ratio(list(mine.values()), [base.get(place) for place in mine], draws=400))
+    def _ratio(self, rows: Sequence[Mapping[str, Any]]) -> str:
+        base = {_place(row): row["tokens_per_s"] for row in self._rows.get(self._baseline, ())}
+        theirs = [base.get(_place(row)) for row in rows]
+        return ratio_text(bootstrap_ratio([row["tokens_per_s"] for row in rows], theirs, draws=400))
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    return row["task"], row["item"], row["repeat"]
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from slimtier.bench.results import read_results
-from slimtier.bench.statistics import markdown_table
+from slimtier.bench.statistics import markdown_table, speeds, speeds_table
 from slimtier.jsonl import read_rows
 
 
-def outcome_of(path: Path, mode: str) -> dict[str, Any]:
-    """Plain JSON values of a results file; "defects": how many an exactness run found."""
-    if mode == "compare":
-        from slimtier.bench.report.content import report_of
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`values`: plain JSON values; `text`: the same to be read; `defects`: how many an exactness run found."""
 
-        report = report_of(read_results([path]))
-        lines = [asdict(line) for line in report.summary.lines]
-        return {"model": report.summary.model, "baseline": report.summary.baseline, "systems": lines}
+    values: dict[str, Any]
+    text: str
+    defects: int = 0
+
+
+def outcome_of(path: Path, mode: str) -> Outcome:
+    """What a results file comes to."""
+    if mode == "compare":
+        return _compared(path)
     rows = list(read_rows(path))
 
     def of(kind: str) -> list[Any]:
         return [row for row in rows if row["kind"] == kind]
 
     if mode == "scaling":
-        return {"batches": of("batch"), "schedules": of("schedule")}
+        values = {"batches": of("batch"), "schedules": of("schedule")}
+        return Outcome(values, _scaling_text(values))
     if mode == "roofline":
-        return {"limits": of("limits"), "reached": of("reached")}
+        values = {"limits": of("limits"), "reached": of("reached")}
+        return Outcome(values, _roofline_text(values))
     counts, draws = of("exactness"), of("draws")
     defects = sum(row["defects"] for row in counts) + sum(row["verdict"] == "defect" for row in draws)
-    return {"pairs": counts, "divergences": of("divergence"), "draws": draws, "defects": defects}
+    found = {"pairs": counts, "divergences": of("divergence"), "draws": draws, "defects": defects}
+    return Outcome(found, _exactness_text(found), defects)
 
 
-def text_of(outcome: dict[str, Any], mode: str, path: Path) -> str:
-    """The same to be read."""
-    if mode == "compare":
-        from slimtier.bench.report.content import report_of
-        from slimtier.bench.report.markdown import brief
+def _compared(path: Path) -> Outcome:
+    from slimtier.bench.report.content import report_of
+    from slimtier.bench.report.markdown import brief
 
-        return brief(report_of(read_results([path])))
-    return {"scaling": _scaling_text, "roofline": _roofline_text, "exactness": _exactness_text}[mode](outcome)
+    report = report_of(read_results([path]))
+    summary = report.summary
+    systems = [asdict(line) for line in summary.lines]
+    return Outcome({"model": summary.model, "baseline": summary.baseline, "systems": systems}, brief(report))
 
 
 def _roofline_text(outcome: dict[str, Any]) -> str:
@@ -58,12 +66,7 @@ def _roofline_text(outcome: dict[str, Any]) -> str:
 
 
 def _scaling_text(outcome: dict[str, Any]) -> str:
-    from slimtier.bench.scaling import speeds
-
-    known = speeds(outcome["batches"])
-    batches = sorted({batch for mine in known.values() for batch in mine})
-    rows = [[name, *(mine.get(batch) for batch in batches)] for name, mine in known.items()]
-    table = markdown_table(["tokens/s at batch", *map(str, batches)], rows)
+    table = speeds_table(speeds(outcome["batches"]))
     lines = [
         f"vLLM's num_speculative_tokens_per_batch_size: {row['num_speculative_tokens_per_batch_size']}"
         for row in outcome["schedules"]

@@ -112,7 +112,7 @@ def measure_roofline(
         *(_rounds(target, drafter) if drafter is not None else ()),
     ]
     kinds = dict.fromkeys(kind for job in jobs for kind in job.macs)
-    reading, multiplying = _reader(target.pool.size), _multipliers(target, list(kinds))
+    reading, multiplying = memory_reader(target.pool.size), _multipliers(target, list(kinds))
     reads: list[float] = []
     rates: dict[str, list[float]] = {kind: [] for kind in multiplying}
     seconds: list[list[float]] = [[] for _ in jobs]
@@ -143,8 +143,8 @@ class _Job:
         return Reached(self.work, self.weights, self.tokens, seconds, self.bytes / 1e9 / limits.gb_per_s, multiply)
 
 
-def _reader(threads: int) -> Callable[[], float]:
-    """Seconds to read READ_BYTES, by torch's sum."""
+def memory_reader(threads: int) -> Callable[[], float]:
+    """Seconds to read READ_BYTES by torch's sum, the better of two; torch is left with one thread."""
     import torch
 
     values = torch.ones(READ_BYTES // 4)

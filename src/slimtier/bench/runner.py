@@ -10,20 +10,21 @@ from typing import Any, Literal, Protocol
 
 from slimtier.bench.asked import Asked, encode, own_items
 from slimtier.bench.config import BenchConfig
-from slimtier.bench.contestants import Contestants, first_line
+from slimtier.bench.contestants import Contestants, first_line, in_turn
 from slimtier.bench.draws import check_draws
 from slimtier.bench.exactness import exactness_rows
 from slimtier.bench.journal import Journal, Key, key_of
+from slimtier.bench.result_rows import SCHEMA
 from slimtier.bench.scaling import batch_rows, schedule
 from slimtier.bench.scores import score_of, total_scores
 from slimtier.bench.statistics import loop_share
-from slimtier.bench.systems import System, without_place
+from slimtier.bench.systems import System
 from slimtier.errors import SlimtierError
 from slimtier.models.resolve import ModelFiles
+from slimtier.provenance import without_place
 from slimtier.text import TextStream
 
 SAMPLES = 1  # prompts of each task whose answers are kept token by token
-SCHEMA = 1
 Mode = Literal["compare", "exactness", "scaling"]
 
 
@@ -119,8 +120,7 @@ class _Run:
             entries = [Entry(system) for system in ready] + [Entry(ready[0], control=True)]
             missing = [entry for entry in entries if entry.key(asked, repeat) not in self.journal.answers]
             if missing:
-                first = number % len(entries)
-                order = [entry for entry in [*entries[first:], *entries[:first]] if entry in missing]
+                order = [entry for entry in in_turn(entries, number) if entry in missing]
                 rows = self._answers(order, asked, repeat, asked in samples and repeat == 0)
                 self.watcher.answered(rows, number + 1, len(turns))
 
@@ -136,12 +136,11 @@ class _Run:
                 self.journal.write("failure", **who, error=first_line(error))
                 continue
             rows.append({**who, "control": entry.control, **self._row(asked, reply, sample and not entry.control)})
-        written = {**self.journal.answers, **{key_of(row): row for row in rows}}
-        baseline = written.get((self.contestants.ready[0].name, False, asked.task, asked.item.name, repeat))
+        self.journal.answers |= {key_of(row): row for row in rows}
+        baseline = self.journal.answers.get(Entry(self.contestants.ready[0]).key(asked, repeat))
         for row in rows:
             row["same_as_baseline"] = None if baseline is None else row["token_ids"] == baseline["token_ids"]
             self.journal.write("answer", **row)
-            self.journal.answers[key_of(row)] = row
         return rows
 
     def _row(self, asked: Asked, reply: Mapping[str, Any], sample: bool) -> dict[str, Any]:
@@ -184,12 +183,12 @@ class _Run:
 
     def judge_all(self) -> None:
         """The likelihood of every answer, once for all systems that gave it."""
+        given: dict[tuple[str, str], dict[tuple[int, ...], dict[str, None]]] = {}
+        for (system, control, task, item, _), row in self.journal.answers.items():
+            if not control and row["token_ids"]:
+                given.setdefault((task, item), {}).setdefault(tuple(row["token_ids"]), {})[system] = None
         for number, asked in enumerate(self.asked):
-            given: dict[tuple[int, ...], dict[str, None]] = {}
-            for (system, control, task, item, _), row in self.journal.answers.items():
-                if (task, item) == (asked.task, asked.item.name) and not control and row["token_ids"]:
-                    given.setdefault(tuple(row["token_ids"]), {})[system] = None
-            for tokens, systems in given.items():
+            for tokens, systems in given.get((asked.task, asked.item.name), {}).items():
                 if (asked.task, asked.item.name, tuple(systems)) in self.journal.likelihoods:
                     continue
                 found = self.contestants.log_likelihood(asked.token_ids, tokens)

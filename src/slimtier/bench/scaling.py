@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slimtier.bench.asked import Asked
-from slimtier.bench.contestants import Contestants, first_line
-from slimtier.bench.statistics import median
+from slimtier.bench.contestants import Contestants, first_line, in_turn
+from slimtier.bench.statistics import speeds
 from slimtier.bench.systems import OURS, System
 from slimtier.errors import ConfigError, InputError
 
@@ -34,8 +34,7 @@ def batch_rows(
     """A row for each batch size, repeat and system that is not `done`, the systems taking turns."""
     settings, known = contestants.config.settings, set(done)
     for turn, (repeat, batch) in enumerate((repeat, batch) for repeat in range(settings.repeats) for batch in batches):
-        first = turn % len(contestants.ready)
-        for system in [*contestants.ready[first:], *contestants.ready[:first]]:
+        for system in in_turn(contestants.ready, turn):
             key = (system.name, batch, repeat)
             if key in known:
                 continue
@@ -55,15 +54,6 @@ def batch_rows(
                 "mean_acceptance_length": 1 + sum(accepted) / told["num_drafts"] if told["num_drafts"] else 1.0,
                 "peak_memory_bytes": told.get("peak_memory_bytes"),
             }
-
-
-def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Median tokens a second, by system and batch."""
-    found: dict[str, dict[int, list[float]]] = {}
-    for row in rows:
-        if row.get("tokens_per_s"):
-            found.setdefault(row["system"], {}).setdefault(row["batch"], []).append(row["tokens_per_s"])
-    return {name: {batch: median(given) or 0.0 for batch, given in mine.items()} for name, mine in found.items()}
 
 
 def schedule(systems: Sequence[System], rows: Sequence[Mapping[str, Any]]) -> Schedule | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,9 +65,33 @@ def loop_share(token_ids: Sequence[int], size: int = LOOP_NGRAM) -> float:
     return sum(looped) / len(looped) if looped else 0.0
 
 
+def first_difference(tokens: Sequence[int], wanted: Sequence[int]) -> int | None:
+    """Where they part; an answer that ends before the other does parts there. None: they are the same."""
+    for position, (mine, other) in enumerate(zip(tokens, wanted, strict=False)):
+        if mine != other:
+            return position
+    return None if len(tokens) == len(wanted) else min(len(tokens), len(wanted))
+
+
+def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Median tokens a second, by system and batch."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        if row.get("tokens_per_s"):
+            found.setdefault(row["system"], {}).setdefault(row["batch"], []).append(row["tokens_per_s"])
+    return {name: {batch: median(given) or 0.0 for batch, given in mine.items()} for name, mine in found.items()}
+
+
 def ratio_text(ratio: Sequence[float] | None) -> str:
     """A ratio with its bounds as a cell; nothing for None."""
     return "" if ratio is None else f"{ratio[0]:.2f}× [{ratio[1]:.2f}, {ratio[2]:.2f}]"
+
+
+def speeds_table(known: Mapping[str, Mapping[int, float]]) -> str:
+    """What `speeds` gives as a Markdown table."""
+    sizes = sorted({size for mine in known.values() for size in mine})
+    rows = [[name, *(mine.get(size) for size in sizes)] for name, mine in known.items()]
+    return markdown_table(["tokens/s at batch", *map(str, sizes)], rows)
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

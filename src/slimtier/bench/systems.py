@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from slimtier.config import refuse_unknown
+from slimtier.config import json_or_text, refuse_unknown
 from slimtier.errors import ConfigError
+from slimtier.provenance import without_place
 
 Weights = Literal["name", "dense", "gguf"]  # what a worker is given: the model's name, a float32 checkpoint, its file
 Options = Mapping[str, Any]
@@ -101,9 +101,12 @@ class System:
     def to_dict(self) -> dict[str, Any]:
         """Type and everything it is run with; of a place on this machine only the last part."""
         options = {**self.loading(), **self.answering()}
-        settings = {key: without_place(value) for key, value in options.pop("settings", {}).items()}
-        told = {key: without_place(value) for key, value in options.items()}
-        return {"type": self.type, "options": told | ({"settings": settings} if settings else {})}
+        settings = _without_places(options.pop("settings", {}))
+        return {"type": self.type, "options": _without_places(options) | ({"settings": settings} if settings else {})}
+
+
+def _without_places(options: Options) -> dict[str, Any]:
+    return {key: without_place(value) if isinstance(value, str) else value for key, value in options.items()}
 
 
 def read_system(given: Mapping[str, Any]) -> System:
@@ -134,11 +137,6 @@ def name_of(type_: str, options: Mapping[str, Any]) -> str:
                               for key, value in options.items())])  # fmt: skip
 
 
-def without_place(value: Any) -> Any:
-    """The last part of an absolute path; anything else as it is."""
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
-
-
 def parse_system(text: str) -> System:
     """A system from the words of a command line: TYPE or TYPE:option=value,option=value."""
     type_, _, rest = text.partition(":")
@@ -147,17 +145,10 @@ def parse_system(text: str) -> System:
         key, equals, value = part.partition("=")
         if not equals or not key:
             raise ConfigError(f"--system {text!r}: {part!r} is not OPTION=VALUE; write slimtier:drafter=ngram")
-        options[key.strip()] = _value(value.strip())
+        options[key.strip()] = json_or_text(value.strip())
     if "type" in options:
         raise ConfigError(f"--system {text!r}: the type stands before the colon")
     return read_system({"type": type_, **options})
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _checked(type_: str, key: str, value: Any, default: Any) -> Any:

@@ -88,8 +88,8 @@ def _interpreters(pairs: list[str] | None) -> dict[str, str]:
 
 def _tell(output: Path, mode: str, json: bool) -> bool:
     """Print what came out; True when it has a defect."""
-    from slimtier.bench.outcome import outcome_of, text_of
+    from slimtier.bench.outcome import outcome_of
 
     outcome = outcome_of(output, mode)
-    typer.echo(dumps(outcome, ensure_ascii=False) if json else text_of(outcome, mode, output))
-    return bool(outcome.get("defects"))
+    typer.echo(dumps(outcome.values, ensure_ascii=False) if json else outcome.text)
+    return outcome.defects > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slimtier.config import json_or_text
 from slimtier.errors import ConfigError, InputError
 from slimtier.models.aliases import DEFAULT_MODEL as DEFAULT_MODEL
 
@@ -83,15 +83,8 @@ def read_pairs(pairs: Sequence[str] | None) -> dict[str, Any]:
             raise ConfigError(f"--set {pair!r} is not KEY=VALUE: write for example --set top_p=0.9")
         if key in given:
             raise ConfigError(f"--set {key} is given twice: keep one")
-        given[key] = _value(value)
+        given[key] = json_or_text(value)
     return given
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def open_engine(model: str, settings: Settings, **choices: Any) -> Engine:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from slimtier.config import read_dataclass
+from slimtier.config import json_or_text, read_dataclass
 from slimtier.drafters.eagle.config import HeadKind
 from slimtier.errors import ConfigError
 from slimtier.train.answer_settings import AnswerSettings
@@ -158,12 +158,7 @@ def config_of(tables: Mapping[str, Any]) -> TrainConfig:
 
 
 def _value(name: str, text: str) -> Any:
-    if name == "init.layer":
-        return text  # a number there is a name
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return text if name == "init.layer" else json_or_text(text)  # a number there is a name
 
 
 def _refuse_contradictions(config: TrainConfig) -> None:

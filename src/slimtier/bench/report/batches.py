@@ -8,8 +8,7 @@ from dataclasses import asdict
 from slimtier.bench.report import plots as p
 from slimtier.bench.report.content import Report
 from slimtier.bench.report.words import NONE, breakable, significant
-from slimtier.bench.scaling import speeds
-from slimtier.bench.statistics import markdown_table
+from slimtier.bench.statistics import speeds, speeds_table
 
 
 def batches_html(report: Report) -> str:
@@ -17,7 +16,7 @@ def batches_html(report: Report) -> str:
     known = _speeds(report)
     if not known:
         return ""
-    sizes = _sizes(known)
+    sizes = sorted({size for mine in known.values() for size in mine})
     x = p.Scale(sizes[0] / 1.2, sizes[-1] * 1.2, tuple(map(float, sizes)), logarithmic=True)
     y = p.linear_scale([0.0, *(speed for mine in known.values() for speed in mine.values())], down=True, zero=True)
     series = [
@@ -46,9 +45,7 @@ def batches_markdown(report: Report) -> str:
     known = _speeds(report)
     if not known:
         return ""
-    sizes = _sizes(known)
-    rows = [[name, *(mine.get(size) for size in sizes)] for name, mine in known.items()]
-    return "\n\n".join([markdown_table(["tokens/s at batch", *map(str, sizes)], rows), *schedule_words(report)])
+    return "\n\n".join([speeds_table(known), *schedule_words(report)])
 
 
 def schedule_words(report: Report) -> list[str]:
@@ -66,7 +63,3 @@ def schedule_words(report: Report) -> list[str]:
 
 def _speeds(report: Report) -> Mapping[str, Mapping[int, float]]:
     return speeds([asdict(row) for row in report.results.batches])
-
-
-def _sizes(known: Mapping[str, Mapping[int, float]]) -> list[int]:
-    return sorted({size for mine in known.values() for size in mine})

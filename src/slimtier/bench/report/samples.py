@@ -10,6 +10,7 @@ from slimtier.bench.findings import is_lossy, plain_of
 from slimtier.bench.report.content import Report
 from slimtier.bench.report.words import breakable, percent, significant
 from slimtier.bench.result_rows import Answer
+from slimtier.bench.statistics import first_difference
 from slimtier.bench.summary import OURS, Prompt, tokens_per_s
 
 MOST_TOKENS = 200
@@ -126,7 +127,7 @@ def _cut(text: str, most: int = 600) -> str:
 
 
 def _answer_html(answer: Answer, reference: Answer | None, classes: dict[str, str]) -> str:
-    split = None if reference in (None, answer) else first_difference(answer, reference)
+    split = None if reference is None else first_difference(answer.output.token_ids, reference.output.token_ids)
     facts = [f"{answer.output.num_output_tokens} tokens"]
     if answer.times.tokens_per_s is not None:
         facts.append(f"{significant(answer.times.tokens_per_s)} tokens/s")
@@ -142,15 +143,6 @@ def _answer_html(answer: Answer, reference: Answer | None, classes: dict[str, st
         f'<article><h4>{breakable(answer.system)}</h4><p class="soft">{" · ".join(facts)}</p>'
         f'<p class="said">{_said(answer, split, classes)}</p></article>'
     )
-
-
-def first_difference(answer: Answer, reference: Answer | None) -> int | None:
-    """The first position at which their tokens differ; None when they are the same."""
-    if reference is None or answer.output.token_ids == reference.output.token_ids:
-        return None
-    ours, theirs = answer.output.token_ids, reference.output.token_ids
-    same = (position for position, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
-    return next(same, min(len(ours), len(theirs)))
 
 
 def _said(answer: Answer, split: int | None, classes: dict[str, str]) -> str:

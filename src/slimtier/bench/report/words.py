@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from slimtier.bench.doubts import counted
+from slimtier.bench.doubts import percent as percent
 from slimtier.bench.report.content import Report
 from slimtier.bench.results import Source
 from slimtier.bench.statistics import Interval
@@ -44,12 +45,6 @@ def significant(value: float) -> str:
 
 def milliseconds(seconds: float) -> str:
     return significant(seconds * 1000)
-
-
-def percent(share: float) -> str:
-    """A share; 0 and 100 only where it is exactly that."""
-    text = f"{100 * share:.0f}"
-    return f"{100 * share:.1f} %" if text in ("0", "100") and share not in (0.0, 1.0) else f"{text} %"
 
 
 def mebibytes(size: float) -> str:

@@ -23,10 +23,10 @@ def serve(operations: Mapping[str, Callable[..., Any]]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            _forget_peak()
+            forget_peak()
             told = operations[request.pop("op")](**request)
             if isinstance(told, dict):
-                told.setdefault("peak_memory_bytes", _peak_bytes())
+                told.setdefault("peak_memory_bytes", peak_bytes())
             reply = {"ok": told}
         except ImportError as error:
             reply = {"missing": str(error)}
@@ -42,17 +42,19 @@ def use_cores(count: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 
-def _forget_peak() -> None:
+def forget_peak(process: int | str = "self") -> None:
+    """Begin anew to look for the most memory that a process has resident."""
     try:
-        with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
+        with open(f"/proc/{process}/clear_refs", "w", encoding="utf-8") as file:
             file.write("5")
     except OSError:  # no Linux: the peak is then that of the process's whole life, or unknown
         pass
 
 
-def _peak_bytes() -> int | None:
+def peak_bytes(process: int | str = "self") -> int | None:
+    """The most since then; None where the system does not say."""
     try:
-        with open("/proc/self/status", encoding="utf-8") as lines:
+        with open(f"/proc/{process}/status", encoding="utf-8") as lines:
             found = next((line.split()[1] for line in lines if line.startswith("VmHWM:")), None)
     except OSError:
         return None

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from slimtier.bench.workers.serve import Clock, calls, serve, use_cores
+from slimtier.bench.workers.serve import Clock, calls, forget_peak, peak_bytes, serve, use_cores
 
 _LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}  # its default, 5 and 5, finds little
 _CACHE_GIB = 2  # allocated when it starts
@@ -284,19 +284,11 @@ class _Server:
 
     def forget_peak(self) -> None:
         for process in self._processes():
-            with contextlib.suppress(OSError):
-                Path(f"/proc/{process}/clear_refs").write_text("5", encoding="utf-8")
+            forget_peak(process)
 
     def peak_bytes(self) -> int | None:
         """The sum of what each of its processes had resident at most, its cache included."""
-        found = []
-        for process in self._processes():
-            try:
-                status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-            except OSError:
-                continue
-            found += [int(value) * 1024 for value in re.findall(r"VmHWM:\s*(\d+)", status)]
-        return sum(found) or None
+        return sum(peak_bytes(process) or 0 for process in self._processes()) or None
 
     def _processes(self) -> Iterator[int]:
         """All of its session."""
