@@ -34,20 +34,26 @@ class StubCache:
     def __init__(self, num_rows: int, capacity: int, inputs: Sequence[Sequence[int]] | None = None) -> None:
         self.capacity = capacity
         self.rows: list[list[int]] = [[] for _ in range(num_rows)]
+        self.routes: list[list[Route | None]] = [[] for _ in range(num_rows)]  # under which each token was written
         self.inputs = [tuple(row) for row in inputs] if inputs is not None else [()] * num_rows
 
     @property
     def lengths(self) -> list[int]:
         return [len(row) for row in self.rows]
 
+    @property
+    def verified(self) -> list[int]:
+        return [next((i for i, route in enumerate(row) if route is not None), len(row)) for row in self.routes]
+
     def crop(self, lengths: Sequence[int]) -> None:
         assert len(lengths) == len(self.rows), "crop names every row"
-        for row, length in zip(self.rows, lengths, strict=True):
+        for row, routes, length in zip(self.rows, self.routes, lengths, strict=True):
             assert 0 <= length <= len(row), f"crop may not grow a row: {len(row)} -> {length}"
-            del row[length:]
+            del row[length:], routes[length:]
 
     def keep(self, rows: Sequence[int]) -> None:
         self.rows, self.inputs = [list(self.rows[row]) for row in rows], [self.inputs[row] for row in rows]
+        self.routes = [list(self.routes[row]) for row in rows]
 
 
 class StubTarget:
@@ -115,7 +121,10 @@ class StubTarget:
         self.calls.append(tuple(lengths))
         hidden: list[torch.Tensor] = []
         fresh = iter(tokens)
-        for row, length, given in zip(cache.rows, lengths, cache.inputs, strict=True):
+        for row, routes, length, given in zip(cache.rows, cache.routes, lengths, cache.inputs, strict=True):
+            may_go_on = not length or route is not None or not any(routes)
+            assert may_go_on, "the whole target goes on from what a route wrote"
+            routes += [route] * length
             for _ in range(length):
                 row.append(next(fresh))
                 assert len(row) <= cache.capacity, "more tokens than the cache was made for"
@@ -269,7 +278,7 @@ def speculate(
     prefill(target, cache, rows, drafter, range(len(rows)))
     live = list(range(len(rows)))
     while live:
-        contexts = [DraftContext(i, rows[i], len(prompts[i]), params[i], draft_noises[i]) for i in live]
+        contexts = [DraftContext(i, rows[i], len(prompts[i]), params[i], draft_noises[i], cache) for i in live]
         drafts = drafter.propose(contexts, [min(num_speculative_tokens, goals[i] - len(rows[i]) - 1) for i in live])
         asked = [VerifyRow(rows[i], len(prompts[i]), params[i], noises[i], logprobs) for i in live]
         found = verifier.verify(asked, drafts, cache, drafter.capture)

@@ -57,7 +57,7 @@ def test_rounds_without_a_draft_are_no_drafts() -> None:
 @pytest.mark.parametrize("first_block", [1, 4])
 def test_tokens_per_s_is_of_the_time_after_the_first_block(first_block: int) -> None:
     counters = Counters(
-        started=1.0, first_token=3.0, last_token=5.0, first_block=first_block, target_calls=1, draft_s=0.5, verify_s=1.5
+        started=1.0, first_token=3.0, last_token=5.0, first_block=first_block, draft_s=0.5, verify_s=1.5
     )
     stats = stats_of(counters, 20 + first_block)
     assert stats.tokens_per_s == 10.0

@@ -72,7 +72,7 @@ def generate(
     try:
         while active:
             started = time.perf_counter()
-            drafts = propose(drafter, active, num_speculative_tokens)
+            drafts = propose(drafter, active, num_speculative_tokens, cache)
             drafted = time.perf_counter()
             verdicts = verify(verifier, active, drafts, cache, drafter.capture)
             verified = time.perf_counter()
@@ -88,12 +88,12 @@ def generate(
             drafter.reset([row.key for row in sequences])
 
 
-def propose(drafter: Drafter, rows: Seq[Sequence], num_speculative_tokens: int) -> list[Draft]:
+def propose(drafter: Drafter, rows: Seq[Sequence], num_speculative_tokens: int, cache: Cache) -> list[Draft]:
     """A draft for each row; one place is left for the recovered or bonus token, so the budget is met exactly."""
     limits = [min(num_speculative_tokens, row.left() - 1) for row in rows]
     contexts = [
-        DraftContext(row.key, row.token_ids, row.num_prompt_tokens, row.request.sampling, row.request.draft_noise)
-        for row in rows
+        DraftContext(row.key, row.token_ids, row.num_prompt_tokens, asked.sampling, asked.draft_noise, cache)
+        for row, asked in ((row, row.request) for row in rows)
     ]
     drafts = drafter.propose(contexts, limits)
     for draft, limit in zip(drafts, limits, strict=True):
@@ -110,7 +110,12 @@ def verify(
     """The verifier's verdict on each row's draft."""
     asked = [
         VerifyRow(
-            row.token_ids, row.num_prompt_tokens, row.request.sampling, row.request.target_noise, row.request.logprobs
+            row.token_ids,
+            row.num_prompt_tokens,
+            row.request.sampling,
+            row.request.target_noise,
+            row.request.logprobs,
+            key=row.key,
         )
         for row in rows
     ]

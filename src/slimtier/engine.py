@@ -27,6 +27,7 @@ from slimtier.sampling import Noise
 from slimtier.sequence import Request, Sequence, Step
 from slimtier.stats import Stats
 from slimtier.text import TextStream
+from slimtier.tiers import TIER_SETTINGS, Joined, join
 from slimtier.types import SamplingParams
 from slimtier.verifiers.base import Verifier
 from slimtier.verifiers.lossless import LosslessVerifier
@@ -63,6 +64,7 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         num_speculative_tokens: int = SPECULATIVE_TOKENS,
         threads: int | None = None,
+        tiers: str | None = None,
     ) -> None:
         """An engine of parts that exist. Without a tokenizer prompts are token ids and results have no text.
         `threads`: of torch while decoding (a native CPU target has threads of its own, and torch then gets one)."""
@@ -72,6 +74,7 @@ class Engine:
         self.verifier: Verifier = verifier or LosslessVerifier(target)
         self.tokenizer = tokenizer
         self.num_speculative_tokens = num_speculative_tokens
+        self.tiers = tiers  # what it was made with, for its results
         self._torch_threads = 1 if target.info.exact else threads
         self._is_encoder_decoder = bool(getattr(target, "is_encoder_decoder", False))
         self._keys = itertools.count()
@@ -89,6 +92,8 @@ class Engine:
         threads: int | None = None,
         device: str = "cpu",
         num_speculative_tokens: int | None = None,
+        tiers: str | None = None,
+        route: str | None = None,
         **settings: Any,
     ) -> Engine:
         """Load a model: an alias, a directory, a .gguf file or a hub id.
@@ -97,9 +102,11 @@ class Engine:
         (min_ngram, max_ngram), draft_model (draft_model=PATH), layer_skip (skip_layers="5,16"), none; left out, draft
         is the one shipped for the model. num_speculative_tokens: how far it drafts at most (None: as suits the
         drafter). verifier: lossless, or lenient (lenience=...), which is lossy. precision: auto, fp32, bf16, q8, q4.
+        tiers: exact (flush=...), observe, and the lossy paper (gate=..., accept=..., escalate=...) and calibrated put a
+        slim verifier between drafter and target, which is the target on a route: none, q4, q8, skip:RATIO or a file.
         Raises ConfigError for a name or setting that is unknown or does not fit, before anything is loaded.
         """
-        check_settings(drafter, verifier, settings)
+        check_settings(drafter, verifier, settings, tiers, route)
         if num_speculative_tokens is None:
             num_speculative_tokens = DRAFTERS[drafter].num_speculative_tokens
         check_count(num_speculative_tokens)
@@ -110,13 +117,21 @@ class Engine:
             return load(other, options)
 
         drafting, verifying = DRAFTERS[drafter], VERIFIERS[verifier]
+        drafting_with = drafting.build(loaded, settings_of(drafting, settings), load_other)
+        if tiers is None:
+            verifying_with = verifying.build(loaded, settings_of(verifying, settings), load_other)
+            joined = Joined(drafting_with, verifying_with, num_speculative_tokens)
+        else:
+            given = {name: settings[name] for name in settings if name in TIER_SETTINGS}
+            joined = join(loaded.target, drafting_with, num_speculative_tokens, tiers, route, given)
         return cls(
             loaded.target,
-            drafting.build(loaded, settings_of(drafting, settings), load_other),
-            verifying.build(loaded, settings_of(verifying, settings), load_other),
+            joined.drafter,
+            joined.verifier,
             tokenizer=loaded.tokenizer,
-            num_speculative_tokens=num_speculative_tokens,
+            num_speculative_tokens=joined.num_speculative_tokens,
             threads=threads,
+            tiers=tiers,
         )
 
     def generate(self, prompt: Any, sampling: SamplingParams | None = None, **options: Any) -> Result | list[Result]:
@@ -232,6 +247,7 @@ class Engine:
         if kept is not None and needed <= kept.capacity:
             held = zip(kept.token_ids[: kept.cache.lengths[0]], row.token_ids[:-1], strict=False)
             shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], held))
+            shared = min(shared, kept.cache.verified[0])  # not what a slim verifier wrote
             if self.drafter.capture:  # it pairs a position's features with the token after, which must be shared too
                 shared = max(shared - 1, 0)
                 self.drafter.read([Reading(row.key, row.token_ids, shared, source=kept.key)])
@@ -256,7 +272,13 @@ class Engine:
             logprobs=tuple(row.logprobs),
             seed=row.request.sampling.seed,
             run=RunInfo(
-                info.name, info.runtime, info.precision, self.drafter.name, self.verifier.name, self.verifier.lossless
+                info.name,
+                info.runtime,
+                info.precision,
+                self.drafter.name,
+                self.verifier.name,
+                self.verifier.lossless,
+                self.tiers,
             ),
         )
 

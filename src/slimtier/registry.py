@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from slimtier.errors import ConfigError
 from slimtier.options import refuse_unknown
+from slimtier.tiers import SETTINGS as TIERS_SETTINGS
+from slimtier.tiers import TIER_SETTINGS, check_tiers
 from slimtier.types import Route
 
 if TYPE_CHECKING:
@@ -123,12 +125,15 @@ VERIFIERS: dict[str, Entry[Verifier]] = {
     "lenient": Entry(_lenient, ("lenience",), ("lenience",)),
 }
 _ENTRIES: tuple[Entry[Any], ...] = (*DRAFTERS.values(), *VERIFIERS.values())
-SETTINGS = tuple({name: None for entry in _ENTRIES for name in entry.settings})
+SETTINGS = (*{name: None for entry in _ENTRIES for name in entry.settings}, *TIER_SETTINGS)
 
 
-def check_settings(drafter: str, verifier: str, settings: Mapping[str, Any]) -> None:
+def check_settings(
+    drafter: str, verifier: str, settings: Mapping[str, Any], tiers: str | None = None, route: Any = None
+) -> None:
     """ConfigError, before anything is loaded, for an unknown name, a setting that nothing chosen takes, a setting that
     is missing, or a value that cannot be."""
+    check_tiers(tiers, route, {name: settings[name] for name in settings if name in TIER_SETTINGS}, verifier)
     chosen: list[tuple[str, str, Mapping[str, Entry[Any]]]]
     chosen = [("drafter", drafter, DRAFTERS), ("verifier", verifier, VERIFIERS)]
     for kind, name, entries in chosen:
@@ -137,7 +142,7 @@ def check_settings(drafter: str, verifier: str, settings: Mapping[str, Any]) -> 
             if required not in settings:
                 raise ConfigError(f"{kind} {name} needs the setting {required}: add {required}=...")
     refuse_unknown(settings, SETTINGS, "setting")
-    used = {*DRAFTERS[drafter].settings, *VERIFIERS[verifier].settings}
+    used = {*DRAFTERS[drafter].settings, *VERIFIERS[verifier].settings, *(TIER_SETTINGS if tiers else ())}
     for name in settings:
         if name not in used:
             raise ConfigError(
@@ -156,6 +161,7 @@ def settings_of(entry: Entry[Any], settings: Mapping[str, Any]) -> dict[str, Any
 def _owner(setting: str) -> str:
     owners = [f"--drafter {name}" for name, entry in DRAFTERS.items() if setting in entry.settings]
     owners += [f"--verifier {name}" for name, entry in VERIFIERS.items() if setting in entry.settings]
+    owners += [f"--tiers {name}" for name, settings in TIERS_SETTINGS.items() if setting in settings]
     return f"choose {' or '.join(owners)}, or leave it out"
 
 

@@ -14,7 +14,8 @@ from slimtier.types import Decider, FinishReason
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """With what a request was run. `lossless` False: the verifier may change what the target would have written."""
+    """With what a request was run. `tiers`: those with a slim verifier, if any. `lossless` False: the verifier may
+    change what the target would have written."""
 
     model: str
     runtime: str
@@ -22,6 +23,7 @@ class RunInfo:
     drafter: str
     verifier: str
     lossless: bool
+    tiers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Result:
             "text": self.text,
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
+            "deciders": list(self.deciders),
             "stats": self.stats.to_dict(),
             "seed": self.seed,
             **asdict(self.run),

@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from slimtier.types import Verdict
+from slimtier.types import Decider, Verdict
+
+
+@dataclass(slots=True)
+class TierCounters:
+    """Who decided: of the output tokens, and of the drafted tokens who would have in lossy tiers, where that was
+    observed; and how often the target and a slim verifier ran."""
+
+    target_calls: int = 0  # verification forwards; prefill is not one
+    slim_calls: int = 0
+    decided: Counter[Decider] = field(default_factory=Counter)
+    gated: Counter[Decider] = field(default_factory=Counter)
+
+    def record(self, verdict: Verdict, kept: int) -> None:
+        """One round, of which `kept` tokens were output."""
+        self.target_calls += verdict.target_calls
+        self.slim_calls += verdict.slim_calls
+        self.decided.update(verdict.deciders[:kept])
+        self.gated.update(verdict.gated[:kept])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `gated` only where it was observed."""
+        deciders: tuple[Decider, ...] = get_args(Decider)
+        counts = {"num_slim_calls": self.slim_calls, "decided": {who: self.decided[who] for who in deciders}}
+        return counts | ({"gated": {who: self.gated[who] for who in deciders}} if self.gated else {})
 
 
 @dataclass(slots=True)
@@ -18,7 +43,7 @@ class Counters:
     first_token: float = 0.0  # when the first block arrived
     last_token: float = 0.0
     first_block: int = 0  # tokens in the first block
-    target_calls: int = 0  # verification forwards; prefill is not one
+    tiers: TierCounters = field(default_factory=TierCounters)
     drafts: int = 0  # rounds with a draft of at least one token
     draft_tokens: int = 0
     examined: int = 0
@@ -32,9 +57,9 @@ class Counters:
         Example: drafted 5, accepted 3 + 1 recovered, an EOS as second token -> kept 2, so accepted 2, examined 2.
         """
         self.last_token = time.perf_counter()
-        if not self.target_calls:
+        if not self.first_block:
             self.first_token, self.first_block = self.last_token, kept
-        self.target_calls += 1
+        self.tiers.record(verdict, kept)
         self.draft_s += draft_s
         self.verify_s += verify_s
         if not drafted:
@@ -58,7 +83,7 @@ class Stats:
     num_draft_tokens: int
     num_examined_tokens: int
     accepted_per_position: tuple[int, ...]
-    num_target_calls: int
+    tiers: TierCounters
     time_to_first_token_s: float
     total_s: float
     tokens_per_s: float | None
@@ -78,7 +103,7 @@ class Stats:
             num_draft_tokens=counters.draft_tokens,
             num_examined_tokens=counters.examined,
             accepted_per_position=tuple(counters.accepted_per_position),
-            num_target_calls=counters.target_calls,
+            tiers=counters.tiers,
             time_to_first_token_s=max(0.0, counters.first_token - counters.started),
             total_s=total,
             tokens_per_s=later / seconds if later > 0 and seconds > 0 else None,
@@ -88,6 +113,10 @@ class Stats:
                 "other": max(0.0, total - counters.draft_s - counters.verify_s),
             },
         )
+
+    @property
+    def num_target_calls(self) -> int:
+        return self.tiers.target_calls
 
     @property
     def num_accepted_tokens(self) -> int:
@@ -140,6 +169,7 @@ class Stats:
             "rejection_rate": self.rejection_rate,
             "num_target_calls": self.num_target_calls,
             "target_calls_per_token": self.target_calls_per_token,
+            **self.tiers.to_dict(),
             "time_to_first_token_s": self.time_to_first_token_s,
             "tokens_per_s": self.tokens_per_s,
             "end_to_end_tokens_per_s": self.end_to_end_tokens_per_s,

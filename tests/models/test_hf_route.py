@@ -40,7 +40,7 @@ def silenced(model: Any, route: Route) -> Any:
     copied = copy.deepcopy(model)
     decoder = copied.get_decoder()
     layers = next(m for m in decoder.modules() if isinstance(m, nn.ModuleList))
-    for layer, attention, mlp in zip(layers, route.attention, route.mlp, strict=True):
+    for layer, attention, mlp in zip(layers, route.runs_attention, route.runs_mlp, strict=True):
         for name, parameter in layer.named_parameters():
             in_attention = "attn." in name or "SelfAttention" in name
             in_mlp = "mlp." in name or "DenseReluDense" in name
@@ -52,9 +52,9 @@ def silenced(model: Any, route: Route) -> Any:
 
 ROUTES = {
     "whole_layer": Route.skipping(LAYERS, [1]),
-    "first_attention": Route((False, True, True), (True, True, True)),
-    "mlp_only": Route((True, True, True), (False, True, False)),
-    "mixed": Route((False, True, False), (True, False, True)),
+    "first_attention": Route(("skip", "full", "full"), ("full", "full", "full")),
+    "mlp_only": Route(("full", "full", "full"), ("skip", "full", "skip")),
+    "mixed": Route(("skip", "full", "skip"), ("full", "skip", "full")),
 }
 
 

@@ -98,7 +98,7 @@ def test_crop_keep_and_fork_leave_the_same_bits(family):
 
 def test_a_route_skips_what_it_says(family):
     _, files = family
-    route = Route((True, False, True, True), (True, True, False, True))
+    route = Route(("full", "skip", "full", "full"), ("full", "full", "skip", "full"))
     fast = load_native(files, precision="fp32", threads=2)
     plain = TorchTarget(open_weights(files), name="tiny", precision="fp32", device="cpu")
     logits, features = whole(fast, route=route, capture=(2,))

@@ -11,19 +11,23 @@ from slimtier.types import Draft, SamplingParams, Verdict
 if TYPE_CHECKING:
     import torch
 
+    from slimtier.models.base import Cache
     from slimtier.sampling import Noise
 
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
     """One row as a drafter sees it. `key` names the sequence over its life (row numbers change as rows finish);
-    `token_ids` is prompt + output so far (do not modify); `noise` is the drafter's own stream of randomness."""
+    `token_ids` is prompt + output so far (do not modify); `noise` is the drafter's own stream of randomness. `cache` is
+    the target's, its row i that of the i-th context: a drafter that runs the target on a route may go on from it, and
+    leaves it as it was."""
 
     key: int
     token_ids: Sequence[int]
     num_prompt_tokens: int
     sampling: SamplingParams
     noise: Noise
+    cache: Cache | None = None
 
 
 @dataclass(frozen=True, slots=True)

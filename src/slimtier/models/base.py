@@ -38,7 +38,12 @@ class TargetInfo:
 class Cache(Protocol):
     """The state of a batch of rows: keys and values of `lengths[r]` tokens of row r."""
 
-    lengths: list[int]
+    @property
+    def lengths(self) -> list[int]: ...
+
+    @property
+    def verified(self) -> list[int]:
+        """How many tokens of each row the whole target wrote, before any that a route did."""
 
     def crop(self, lengths: Sequence[int]) -> None:
         """Forget everything of row r past `lengths[r]` (which may not grow)."""
@@ -66,7 +71,10 @@ class Target(Protocol):
         capture: Sequence[int] = (),
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Append the tokens to the cache; return hidden [N, hidden] (after the final norm, what the head takes) and
-        for each layer index in `capture` the residual stream after that layer, [N, hidden]."""
+        for each layer index in `capture` the residual stream after that layer, [N, hidden].
+
+        On a route the pass may go on from what the whole target wrote; the whole target goes on from its own only, so
+        what a route wrote is cropped first."""
 
     @overload
     def head(self, hidden: torch.Tensor, reduce: Literal["logits"] = "logits") -> torch.Tensor: ...

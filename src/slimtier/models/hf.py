@@ -23,6 +23,7 @@ from slimtier.models.hf_load import (
     weight_bytes,
 )
 from slimtier.models.hf_skip import Skipper, layer_outputs, leading, replaced_forward
+from slimtier.models.rows import refuse_precisions
 from slimtier.types import Route
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -98,7 +99,7 @@ class HfTarget:
             raise InputError(f"a cache of {type(cache).__name__} is not this runtime's; get one from begin()")
         self._validate(tokens, cache, lengths, capture)
         route = self._normal(route)
-        cache.claim(route)
+        cache.claim(lengths, route)
         if not tokens:
             empty = torch.empty(0, self._hidden_size, dtype=self.model.dtype, device=self.model.device)
             return empty, tuple(empty.new_empty(0, self._decoder.config.hidden_size) for _ in capture)
@@ -115,7 +116,7 @@ class HfTarget:
             for row, before in zip(cache.rows, cache.lengths, strict=True):
                 row.settle(before)
             raise
-        cache.lengths = [before + length for before, length in zip(cache.lengths, lengths, strict=True)]
+        cache.append(lengths, route)
         features = tuple(torch.cat([leading(out)[0] for out in outputs]) for outputs in seen)
         return torch.cat(hidden), features
 
@@ -190,12 +191,14 @@ class HfTarget:
             raise InputError(f"layer {wrong} cannot be captured; the layers are 0 to {len(self._layers) - 1}")
 
     def _normal(self, route: Route | None) -> Route | None:
-        """None for a route that skips nothing. Raises InputError when it is for another number of layers."""
+        """None for a route that skips nothing. Raises InputError when it is for another number of layers,
+        ConfigError when it asks for low precision."""
         count = len(self._layers)
         if route is not None and (len(route.attention) != count or len(route.mlp) != count):
             raise InputError(
                 f"the route is for {len(route.attention)} layers and the model has {count}; search it anew"
             )
+        refuse_precisions(route, "hf")
         return None if route == Route.full(count) else route
 
     @contextmanager

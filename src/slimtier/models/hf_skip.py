@@ -128,7 +128,7 @@ class Skipper:
     @contextmanager
     def applied(self, route: Route) -> Iterator[None]:
         """Silence what `route` skips inside the block; everything is restored after it, also on an error."""
-        kept = [*zip(self.attention, route.attention, strict=True), *zip(self.mlp, route.mlp, strict=True)]
+        kept = [*zip(self.attention, route.runs_attention, strict=True), *zip(self.mlp, route.runs_mlp, strict=True)]
         with ExitStack() as stack:
             for sublayer, runs in kept:
                 if not runs:

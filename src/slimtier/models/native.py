@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +11,7 @@ import torch
 from slimtier.errors import ConfigError, InputError, NonFiniteError
 from slimtier.kernels import available_threads, core, pool
 from slimtier.models.base import Cache, Target, TargetInfo, VocabWeight
-from slimtier.models.config import NativeConfig
-from slimtier.models.precision import Role, kernel_matrix
-from slimtier.models.rope import rope_tables
+from slimtier.models.native_builder import Builder
 from slimtier.models.rows import Rows
 from slimtier.models.tensors import ModelWeights
 from slimtier.types import Route
@@ -25,15 +21,6 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("auto", "fp32", "bf16", "q8", "q4")
 _PRECISION_OF_KIND = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "q8": "q8", "q4": "q4"}
-_MATRICES = {
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
 
 
 def open_weights(files: ModelFiles) -> ModelWeights:
@@ -88,8 +75,9 @@ class NativeTarget:
             raise ConfigError(f"unknown precision {precision!r}: choose one of {', '.join(PRECISIONS)}")
         self.config = weights.config
         self.pool = pool(threads if threads is not None else available_threads())
-        built = _Builder(weights, precision)
+        self._builder = built = Builder(weights, precision)
         self.decoder = built.decoder(self.pool)
+        self._slim_decoders: dict[Route, Any] = {}
         self.vocab_matrices = built.vocab_matrices
         self.rounded = built.rounded  # how many matrices were rounded again, by "stored type → precision"
         self.step_macs = built.step_macs  # multiply-adds of a token's pass, by kind of weights
@@ -137,32 +125,48 @@ class NativeTarget:
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """See `Target.forward`. Raises InputError when a row outgrows its cache or a token id is unknown."""
         assert isinstance(cache, NativeCache)
-        cache.claim(route)
+        route = None if route == Route.full(self.config.num_layers) else route
+        cache.claim(lengths, route)
         width = self.config.hidden_size
         hidden = torch.empty((len(tokens), width))
         features = torch.empty((len(capture), len(tokens), width))
-        attention = bytes(route.attention) if route else b""
-        mlp = bytes(route.mlp) if route else b""
+        attention, mlp = (route.runs_attention, route.runs_mlp) if route else ((), ())
         try:
-            self.decoder.forward(
+            self._decoder_on(route).forward(
                 np.asarray(tokens, dtype=np.int32), cache.stores, cache.lengths, list(lengths),
                 list(attention), list(mlp), list(capture), hidden.numpy(), features.numpy(),
             )  # fmt: skip
         except ValueError as error:
             raise InputError(str(error)) from None
-        cache.lengths = [old + new for old, new in zip(cache.lengths, lengths, strict=True)]
+        cache.append(lengths, route)
         return hidden, tuple(features)
 
-    def head(self, hidden: torch.Tensor, reduce: str = "logits") -> Any:
+    def _decoder_on(self, route: Route | None) -> Any:
+        """The decoder that runs a route: the target's own, or one of the same embeddings and norms with low-precision
+        copies of the matrices where the route wants them, made when it is first asked for."""
+        if route is None:
+            return self.decoder
+        if route not in self._slim_decoders:
+            self._slim_decoders[route] = self._builder.decoder_on(route, self.pool)
+        return self._slim_decoders[route]
+
+    def route_bytes(self, route: Route) -> tuple[int, int]:
+        """Bytes of weights that a step on the route reads, and of the low-precision copies made so far (for all
+        routes: they share them)."""
+        self._decoder_on(route)
+        return self._builder.bytes_on(route), self._builder.copied_bytes
+
+    def head(self, hidden: torch.Tensor, reduce: str = "logits", *, route: Route | None = None) -> Any:
         """See `Target.head`."""
         rows = hidden.numpy()
+        decoder = self._decoder_on(route)
         if reduce == "argmax":
             ids, values = np.empty(len(rows), dtype=np.int32), np.empty(len(rows), dtype=np.float32)
-            self.decoder.argmax(rows, ids, values)
+            decoder.argmax(rows, ids, values)
             _require_finite(bool(np.isfinite(values).all()), self.info.name)
             return ids.tolist()
         logits = torch.empty((len(rows), self.config.vocab.size))
-        self.decoder.logits(rows, logits.numpy())
+        decoder.logits(rows, logits.numpy())
         # min and max are finite iff all are: half the cost of an elementwise test
         _require_finite(len(rows) == 0 or bool(torch.isfinite(torch.stack(logits.aminmax())).all()), self.info.name)
         return logits
@@ -175,10 +179,12 @@ class NativeTarget:
             matrix.row(index, row)
         return rows
 
-    def topk(self, hidden: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def topk(
+        self, hidden: torch.Tensor, k: int, *, route: Route | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The k largest logits [M, k], their ids [M, k] (the lower first among equals), and logsumexp [M] over the
         whole vocabulary; logits are never written."""
-        found = self.decoder.topk(hidden.numpy(), k)
+        found = self._decoder_on(route).topk(hidden.numpy(), k)
         shape = (len(hidden), k)
         values, logsumexp = torch.tensor(found["values"]).view(shape), torch.tensor(found["logsumexp"])
         _require_finite(bool(torch.isfinite(logsumexp).all()), self.info.name)
@@ -188,89 +194,3 @@ class NativeTarget:
 def _require_finite(finite: bool, name: str) -> None:
     if not finite:
         raise NonFiniteError(f"{name} gave logits that are not finite; check the weights, or use --precision fp32")
-
-
-class _Builder:
-    """Packs the weights, several tensors at a time (numpy and the packing release the interpreter)."""
-
-    def __init__(self, weights: ModelWeights, precision: str) -> None:
-        self.weights, self.precision = weights, precision
-        self.kinds: Counter[str] = Counter()
-        self.rounded: Counter[str] = Counter()
-        self.step_bytes = 0
-        self.step_macs: Counter[str] = Counter()
-        self._rounded_names: set[str] = set()
-        self.vocab_matrices: dict[VocabWeight, Any] = {}
-
-    def decoder(self, threads: Any) -> Any:
-        config = self.weights.config
-        names = [f"model.layers.{i}.{name}.weight" for i in range(config.num_layers) for name in _MATRICES.values()]
-        with ThreadPoolExecutor(min(4, available_threads())) as executor:
-            jobs = {name: executor.submit(self._matrix, name, "layer") for name in names}
-            embedding = self._matrix("model.embed_tokens.weight", "vocab")
-            head = embedding if config.vocab.tied else self._matrix("lm_head.weight", "vocab")
-            matrices = {name: job.result() for name, job in jobs.items()}
-        for name, matrix in matrices.items():
-            self.kinds[matrix.kind] += matrix.n * matrix.k
-            self.step_bytes += matrix.nbytes
-            stored = self.weights.tensors[name].source
-            if name in self._rounded_names:
-                self.rounded[f"{stored} → {self.precision}"] += 1
-        self.vocab_matrices = {"embedding": embedding, "head": head}
-        self.step_bytes += head.nbytes
-        self.step_macs = self.kinds + Counter({head.kind: head.n * head.k})
-        layers = [self._layer(i, matrices) for i in range(config.num_layers)]
-        return core.Decoder(
-            _shape(config), embedding, head, self._vector("model.norm.weight"), _ropes(config), layers, threads
-        )
-
-    def _matrix(self, name: str, role: Role) -> Any:
-        matrix, rounded = kernel_matrix(self.weights.tensors[name], self.precision, role)
-        if rounded:
-            self._rounded_names.add(name)
-        return matrix
-
-    def _vector(self, name: str) -> Any:
-        tensor = self.weights.tensors.get(name)
-        return None if tensor is None else tensor.dense()
-
-    def _layer(self, index: int, matrices: dict[str, Any]) -> dict[str, Any]:
-        prefix, config = f"model.layers.{index}.", self.weights.config
-        mlp_norm = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
-        vectors = {
-            "input_norm": "input_layernorm.weight",
-            "post_attention_norm": "post_attention_layernorm.weight" if config.post_norms else "",
-            "mlp_norm": f"{mlp_norm}.weight",
-            "post_mlp_norm": "post_feedforward_layernorm.weight",
-            **{f"{p}_norm": f"self_attn.{p}_norm.weight" for p in "qk"},
-            **{f"{p}_bias": f"self_attn.{p}_proj.bias" for p in "qkv"},
-        }
-        window = config.attention.windows[index]
-        return (
-            {key: matrices[f"{prefix}{name}.weight"] for key, name in _MATRICES.items()}
-            | {key: self._vector(prefix + name) for key, name in vectors.items()}
-            | {"window": window, "local_rope": config.local_rope is not None and window > 0}
-        )
-
-
-def _shape(config: NativeConfig) -> dict[str, Any]:
-    attention = config.attention
-    return {
-        "hidden": config.hidden_size,
-        "heads": attention.num_heads,
-        "kv_heads": attention.num_kv_heads,
-        "head_dim": attention.head_dim,
-        "intermediate": config.intermediate_size,
-        "eps": config.norm_eps,
-        "attention_scale": attention.scale,
-        "attention_softcap": attention.softcap,
-        "embedding_scale": config.vocab.embedding_scale,
-        "head_softcap": config.vocab.softcap,
-        "gelu": config.activation == "gelu_tanh",
-    }
-
-
-def _ropes(config: NativeConfig) -> list[tuple[Any, Any]]:
-    ropes = [config.rope] + ([config.local_rope] if config.local_rope is not None else [])
-    tables = [rope_tables(rope, config.attention.head_dim, config.max_positions) for rope in ropes]
-    return [(cos.numpy(), sin.numpy()) for cos, sin in tables]

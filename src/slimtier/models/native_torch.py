@@ -17,7 +17,7 @@ from slimtier.kernels import naive
 from slimtier.models.base import Cache, TargetInfo, VocabWeight
 from slimtier.models.config import NativeConfig
 from slimtier.models.rope import rope_tables
-from slimtier.models.rows import Rows
+from slimtier.models.rows import Rows, refuse_precisions
 from slimtier.models.tensors import ModelWeights
 from slimtier.types import Route
 
@@ -107,13 +107,15 @@ class TorchTarget:
         assert isinstance(cache, TorchCache)
         if any(old + new > cache.capacity for old, new in zip(cache.lengths, lengths, strict=True)):
             raise InputError("a row is longer than its cache or the model's positions")
-        cache.claim(route)
+        route = None if route == Route.full(self.config.num_layers) else route
+        refuse_precisions(route, "torch")
+        cache.claim(lengths, route)
         if not tokens:
             empty = torch.zeros(0, self.config.hidden_size, device=self.device)
             return empty, tuple(empty for _ in capture)
         step, real = self._pad(tokens, cache, lengths)
         states = self._run(step, cache, route, tuple(capture))
-        cache.lengths = [old + new for old, new in zip(cache.lengths, lengths, strict=True)]
+        cache.append(lengths, route)
         hidden, *features = (state[real].float() for state in states)
         return hidden, tuple(features)
 
@@ -148,9 +150,9 @@ class TorchTarget:
         route = route or Route.full(config.num_layers)
         features = {}
         for layer in range(config.num_layers):
-            if route.attention[layer]:
+            if route.runs_attention[layer]:
                 x = x + self._post(self._attention(x, layer, step, cache), layer, "post_attention_layernorm")
-            if route.mlp[layer]:
+            if route.runs_mlp[layer]:
                 x = x + self._post(self._mlp(x, layer), layer, "post_feedforward_layernorm")
             if layer in capture:
                 features[layer] = x

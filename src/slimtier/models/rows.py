@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slimtier.errors import InputError
+from slimtier.errors import ConfigError, InputError
 from slimtier.types import Route
+
+Written = tuple[tuple[int, Route | None], ...]  # (from which token on, under which route); before that by the target
+
+
+def refuse_precisions(route: Route | None, runtime: str) -> None:
+    """For runtimes that can only skip. Raises ConfigError when the route asks for low precision."""
+    if route is not None and route.precisions:
+        raise ConfigError(
+            f"the route uses {' and '.join(sorted(route.precisions))}, which only the native CPU kernels have: "
+            f"on {runtime} choose a route that skips layers"
+        )
 
 
 class Rows:
@@ -13,7 +24,7 @@ class Rows:
 
     def __init__(self, num_rows: int) -> None:
         self.lengths = [0] * num_rows
-        self.route: Route | None = None
+        self._written: list[Written] = [()] * num_rows
 
     def crop(self, lengths: Sequence[int]) -> None:
         """Forget everything of row r past lengths[r]. Raises InputError when a length is negative or would grow."""
@@ -24,6 +35,8 @@ class Rows:
                 raise InputError(f"row {row} holds {old} tokens and cannot be cropped to {new}; give 0 to {old}")
         self._rewind(lengths)
         self.lengths = list(lengths)
+        pairs = zip(self._written, lengths, strict=True)
+        self._written = [tuple(one for one in written if one[0] < length) for written, length in pairs]
 
     def keep(self, rows: Sequence[int]) -> None:
         """Make row i of the new batch what row rows[i] was: rows may be reordered, forked and dropped."""
@@ -33,12 +46,29 @@ class Rows:
                 raise InputError(f"there is no row {row} among {count}; name rows 0 to {count - 1}")
         self._take(rows)
         self.lengths = [self.lengths[row] for row in rows]
+        self._written = [self._written[row] for row in rows]
 
-    def claim(self, route: Route | None) -> None:
-        """Tag the cache with the route about to write it. Raises InputError when another route wrote what it holds."""
-        if any(self.lengths) and route != self.route:
-            raise InputError("this cache was written under another route; crop it to 0 or begin a new one")
-        self.route = route
+    def claim(self, lengths: Sequence[int], route: Route | None) -> None:
+        """Before a pass appends lengths[r] tokens to row r. A route may go on from what it, or the whole target, or a
+        route that it thins wrote; raises InputError where another one wrote what the row ends with."""
+        for written, length in zip(self._written, lengths, strict=True):
+            last = written[-1][1] if written else None
+            if length and last is not None and last != route and (route is None or not route.thins(last)):
+                raise InputError("this cache was written under another route; crop it to where that began")
+
+    def append(self, lengths: Sequence[int], route: Route | None) -> None:
+        """Count lengths[r] more tokens of row r, written under the route (None: by the whole target)."""
+        for row, length in enumerate(lengths):
+            written = self._written[row]
+            if length and route != (written[-1][1] if written else None):
+                self._written[row] = (*written, (self.lengths[row], route))
+        self.lengths = [old + new for old, new in zip(self.lengths, lengths, strict=True)]
+
+    @property
+    def verified(self) -> list[int]:
+        """How many tokens of each row the whole target wrote, before any that a route did."""
+        pairs = zip(self._written, self.lengths, strict=True)
+        return [written[0][0] if written else length for written, length in pairs]
 
     def _rewind(self, lengths: Sequence[int]) -> None:
         """Before the lengths change; a store that overwrites what lies past a length has nothing to do."""

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from slimtier.types import Draft, SamplingParams, Verdict
+from slimtier.types import Draft, Verdict
+from slimtier.types import VerifyRow as VerifyRow
 
 if TYPE_CHECKING:
     from slimtier.models.base import Cache
-    from slimtier.sampling import Noise
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyRow:
-    """One row as a verifier sees it. `token_ids` is prompt + output so far; `logprobs`: report the top n (None: no)."""
-
-    token_ids: Sequence[int]
-    num_prompt_tokens: int
-    sampling: SamplingParams
-    noise: Noise
-    logprobs: int | None = None
 
 
 class Verifier(Protocol):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from slimtier.errors import InputError
-from slimtier.sampling import judge, needs_logits, process, target_token
-from slimtier.types import Decider, Draft, Verdict
+from slimtier.sampling import is_greedy, judge, needs_logits, probabilities, process, target_token
+from slimtier.types import Decider, Draft, SamplingParams, Verdict
 
 if TYPE_CHECKING:
     from slimtier.models.base import Cache, Target
@@ -36,7 +36,7 @@ def verify_blocks(
     Rows whose argmax alone decides never get logits. Raises InputError for a draft that cannot be one of the target.
     """
     for draft in drafts:
-        _check(draft, target.info.vocab_size)
+        check_draft(draft, target.info.vocab_size)
     lengths = [1 + len(draft.token_ids) for draft in drafts]
     tokens = [token for row, draft in zip(rows, drafts, strict=True) for token in (row.token_ids[-1], *draft.token_ids)]
     fused = [row.logprobs is None and lenience == 0.0 and not needs_logits(row.sampling) for row in rows]
@@ -58,7 +58,8 @@ def _with_features(
     ]
 
 
-def _check(draft: Draft, vocab_size: int) -> None:
+def check_draft(draft: Draft, vocab_size: int) -> None:
+    """Raises InputError for a draft that cannot be one of a target with that vocabulary."""
     for token in draft.token_ids:
         if not 0 <= token < vocab_size:
             raise InputError(
@@ -78,6 +79,15 @@ def _check(draft: Draft, vocab_size: int) -> None:
         raise InputError(
             f"the drafter gave its own tokens the probabilities {drawn.tolist()}: "
             "each must be above 0, as in the distribution that the token was drawn from"
+        )
+
+
+def refuse_gumbel(sampling: SamplingParams, name: str) -> None:
+    """Raises InputError where a lossy rule has nothing to decide."""
+    if sampling.coupling == "gumbel" and not is_greedy(sampling):
+        raise InputError(
+            f"coupling 'gumbel' and the verifier {name!r} exclude each other: "
+            "use coupling 'rejection' or the verifier 'lossless'"
         )
 
 
@@ -124,9 +134,20 @@ def _judge_row(row: VerifyRow, draft: Draft, scores: Scores, lenience: float) ->
         token_ids=token_ids,
         accepted=accepted,
         examined=accepted if kept else min(slot, len(draft.token_ids)),
-        deciders=(*drafters, "target"),
-        logprobs=_logprobs(scores, token_ids, row.logprobs),
+        deciders=(*(draft.deciders[:accepted] or drafters), "target"),
+        logprobs=logprobs_of(scores, token_ids, row.logprobs),
+        slim_calls=draft.slim_calls,
+        probs=_distributions(row, scores, history) if row.probs else None,
     )
+
+
+def _distributions(row: VerifyRow, scores: Scores, history: Sequence[int]) -> torch.Tensor | None:
+    """What each output token follows, [tokens, vocab]; None where the argmax alone decides."""
+    if isinstance(scores, list):
+        return None
+    before = range(len(row.token_ids), len(history))
+    processed = [process(scores[i], history[:end], row.num_prompt_tokens, row.sampling) for i, end in enumerate(before)]
+    return torch.stack([probabilities(logits, row.sampling) for logits in processed])
 
 
 def _judge_slot(
@@ -145,7 +166,7 @@ def _judge_slot(
     return judge(drafted, draft_probs, logits, row.sampling, row.noise, position, lenience)
 
 
-def _logprobs(scores: Scores, token_ids: Sequence[int], count: int | None) -> tuple[dict[int, float], ...]:
+def logprobs_of(scores: Scores, token_ids: Sequence[int], count: int | None) -> tuple[dict[int, float], ...]:
     """For each output token the log probabilities of it and of the `count` most probable tokens, by the model's own
     distribution: before bias, penalties, processors and temperature."""
     if count is None or isinstance(scores, list):

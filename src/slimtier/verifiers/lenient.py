@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slimtier.errors import ConfigError, InputError
-from slimtier.sampling import is_greedy
+from slimtier.errors import ConfigError
 from slimtier.types import Draft, Verdict
-from slimtier.verifiers.block import verify_blocks
+from slimtier.verifiers.block import refuse_gumbel, verify_blocks
 
 if TYPE_CHECKING:
     from slimtier.models.base import Cache, Target
@@ -41,9 +40,5 @@ class LenientVerifier:
         """See `Verifier.verify`. Raises InputError for gumbel coupling, under which a token is kept or not, with
         nothing for a lenience to widen."""
         for row in rows:
-            if row.sampling.coupling == "gumbel" and not is_greedy(row.sampling):
-                raise InputError(
-                    "coupling 'gumbel' and the verifier 'lenient' exclude each other: "
-                    "use coupling 'rejection' or the verifier 'lossless'"
-                )
+            refuse_gumbel(row.sampling, self.name)
         return verify_blocks(self.target, rows, drafts, cache, self.lenience, capture)

@@ -120,7 +120,9 @@ class EagleDrafter:
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
         for key, verdict in zip(keys, verdicts, strict=True):
             if key in self._rows and verdict.features is not None:
-                self._append(self._rows[key], verdict.token_ids, verdict.features)
+                row = self._rows[key]
+                row.crop(row.end - len(verdict.lagged))
+                self._append(row, (*verdict.lagged, *verdict.token_ids), verdict.features)
 
     def read(self, readings: Sequence[Reading]) -> None:
         for reading in readings:

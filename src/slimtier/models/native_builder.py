@@ -1,0 +1,161 @@
+"""From stored weights to the kernels' decoders: the target's own, and those of its routes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from slimtier.errors import InputError
+from slimtier.kernels import available_threads, core
+from slimtier.models.base import VocabWeight
+from slimtier.models.config import NativeConfig
+from slimtier.models.precision import Role, kernel_matrix
+from slimtier.models.rope import rope_tables
+from slimtier.models.tensors import ModelWeights
+from slimtier.types import Action, Route
+
+_ATTENTION = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"}
+_MLP = {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
+_MATRICES = _ATTENTION | _MLP
+_NOT_ABOVE = {"q8": ("q8", "q4"), "q4": ("q4",)}  # kinds of matrices for which a copy at this precision is no gain
+
+
+class Builder:
+    """Packs the weights, several tensors at a time (numpy and the packing release the interpreter). Decoders share
+    their matrices."""
+
+    def __init__(self, weights: ModelWeights, precision: str) -> None:
+        self.weights, self.precision = weights, precision
+        self.kinds: Counter[str] = Counter()
+        self.rounded: Counter[str] = Counter()
+        self.step_bytes = 0
+        self.step_macs: Counter[str] = Counter()
+        self._rounded_names: set[str] = set()
+        self.vocab_matrices: dict[VocabWeight, Any] = {}
+        self._matrices: dict[str, Any] = {}  # of the layers, by tensor name
+        self._copies: dict[tuple[str, Action], Any] = {}
+
+    def decoder(self, threads: Any) -> Any:
+        config = self.weights.config
+        names = [f"model.layers.{i}.{name}.weight" for i in range(config.num_layers) for name in _MATRICES.values()]
+        with ThreadPoolExecutor(min(4, available_threads())) as executor:
+            jobs = {name: executor.submit(self._matrix, name, "layer") for name in names}
+            embedding = self._matrix("model.embed_tokens.weight", "vocab")
+            head = embedding if config.vocab.tied else self._matrix("lm_head.weight", "vocab")
+            matrices = {name: job.result() for name, job in jobs.items()}
+        for name, matrix in matrices.items():
+            self.kinds[matrix.kind] += matrix.n * matrix.k
+            self.step_bytes += matrix.nbytes
+            stored = self.weights.tensors[name].source
+            if name in self._rounded_names:
+                self.rounded[f"{stored} → {self.precision}"] += 1
+        self.vocab_matrices = {"embedding": embedding, "head": head}
+        self.step_bytes += head.nbytes
+        self.step_macs = self.kinds + Counter({head.kind: head.n * head.k})
+        self._matrices = matrices
+        return self._decoder(matrices, head, threads)
+
+    def decoder_on(self, route: Route, threads: Any) -> Any:
+        """A decoder that runs the route. Raises InputError when it is for another number of layers."""
+        num_layers = self.weights.config.num_layers
+        if len(route.attention) != num_layers or len(route.mlp) != num_layers:
+            raise InputError(f"the route is for {len(route.attention)} layers and the model has {num_layers}")
+        with ThreadPoolExecutor(min(4, available_threads())) as executor:
+            jobs = {name: executor.submit(self._on, name, action) for name, action in _actions(route)}
+            matrices = {name: job.result() for name, job in jobs.items()}
+        return self._decoder(matrices, self._head_on(route), threads)
+
+    def bytes_on(self, route: Route) -> int:
+        """Bytes of weights that a step on the route reads."""
+        layers = sum(self._on(name, action).nbytes for name, action in _actions(route) if action != "skip")
+        return int(layers + self._head_on(route).nbytes)
+
+    @property
+    def copied_bytes(self) -> int:
+        return sum(copy.nbytes for copy in self._copies.values())
+
+    def _head_on(self, route: Route) -> Any:
+        if route.head in ("full", "skip") or self.vocab_matrices["head"].kind in _NOT_ABOVE[route.head]:
+            return self.vocab_matrices["head"]
+        tied = self.weights.config.vocab.tied
+        return self._copy("model.embed_tokens.weight" if tied else "lm_head.weight", route.head, "vocab")
+
+    def _on(self, name: str, action: Action) -> Any:
+        """The matrix a route's action stands for; the target's own where that is not above the precision asked for."""
+        own = self._matrices[name]
+        if action in ("full", "skip") or own.kind in _NOT_ABOVE[action]:
+            return own
+        return self._copy(name, action, "layer")
+
+    def _copy(self, name: str, action: Action, role: Role) -> Any:
+        if (name, action) not in self._copies:
+            self._copies[name, action] = kernel_matrix(self.weights.tensors[name], action, role)[0]
+        return self._copies[name, action]
+
+    def _decoder(self, matrices: dict[str, Any], head: Any, threads: Any) -> Any:
+        config = self.weights.config
+        layers = [self._layer(i, matrices) for i in range(config.num_layers)]
+        embedding, norm = self.vocab_matrices["embedding"], self._vector("model.norm.weight")
+        return core.Decoder(_shape(config), embedding, head, norm, _ropes(config), layers, threads)
+
+    def _matrix(self, name: str, role: Role) -> Any:
+        matrix, rounded = kernel_matrix(self.weights.tensors[name], self.precision, role)
+        if rounded:
+            self._rounded_names.add(name)
+        return matrix
+
+    def _vector(self, name: str) -> Any:
+        tensor = self.weights.tensors.get(name)
+        return None if tensor is None else tensor.dense()
+
+    def _layer(self, index: int, matrices: dict[str, Any]) -> dict[str, Any]:
+        prefix, config = f"model.layers.{index}.", self.weights.config
+        mlp_norm = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
+        vectors = {
+            "input_norm": "input_layernorm.weight",
+            "post_attention_norm": "post_attention_layernorm.weight" if config.post_norms else "",
+            "mlp_norm": f"{mlp_norm}.weight",
+            "post_mlp_norm": "post_feedforward_layernorm.weight",
+            **{f"{p}_norm": f"self_attn.{p}_norm.weight" for p in "qk"},
+            **{f"{p}_bias": f"self_attn.{p}_proj.bias" for p in "qkv"},
+        }
+        window = config.attention.windows[index]
+        return (
+            {key: matrices[f"{prefix}{name}.weight"] for key, name in _MATRICES.items()}
+            | {key: self._vector(prefix + name) for key, name in vectors.items()}
+            | {"window": window, "local_rope": config.local_rope is not None and window > 0}
+        )
+
+
+def _actions(route: Route) -> list[tuple[str, Action]]:
+    """What the route does with each matrix of the layers, by tensor name."""
+    return [
+        (f"model.layers.{i}.{name}.weight", action)
+        for i, pair in enumerate(zip(route.attention, route.mlp, strict=True))
+        for names, action in zip((_ATTENTION, _MLP), pair, strict=True)
+        for name in names.values()
+    ]
+
+
+def _shape(config: NativeConfig) -> dict[str, Any]:
+    attention = config.attention
+    return {
+        "hidden": config.hidden_size,
+        "heads": attention.num_heads,
+        "kv_heads": attention.num_kv_heads,
+        "head_dim": attention.head_dim,
+        "intermediate": config.intermediate_size,
+        "eps": config.norm_eps,
+        "attention_scale": attention.scale,
+        "attention_softcap": attention.softcap,
+        "embedding_scale": config.vocab.embedding_scale,
+        "head_softcap": config.vocab.softcap,
+        "gelu": config.activation == "gelu_tanh",
+    }
+
+
+def _ropes(config: NativeConfig) -> list[tuple[Any, Any]]:
+    ropes = [config.rope] + ([config.local_rope] if config.local_rope is not None else [])
+    tables = [rope_tables(rope, config.attention.head_dim, config.max_positions) for rope in ropes]
+    return [(cos.numpy(), sin.numpy()) for cos, sin in tables]

@@ -1,0 +1,143 @@
+"""Routes by name and in files: what the search found, for which model, at what cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimtier.errors import ConfigError, InputError
+from slimtier.files import writing
+from slimtier.types import ACTIONS, Route
+
+if TYPE_CHECKING:
+    from slimtier.models.base import Target, TargetInfo
+
+FORMAT = 1
+NAMES = "none, q4, q8, skip:RATIO or a file from `slimtier route`"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """Which model a route is for; `digest` is of a part of its embeddings."""
+
+    name: str
+    precision: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    digest: str
+
+    @classmethod
+    def of(cls, target: Target) -> ModelIdentity:
+        info = target.info
+        rows = target.weight("embedding")[:64].float().cpu().contiguous().numpy()
+        digest = hashlib.sha256(rows.tobytes()).hexdigest()[:16]
+        return cls(info.name, info.precision, info.num_layers, info.hidden_size, info.vocab_size, digest)
+
+    def check(self, other: ModelIdentity, path: Path | str) -> None:
+        """Raises ConfigError, naming the difference, unless `other` is the same model."""
+        for name in ("num_layers", "hidden_size", "vocab_size", "digest"):
+            mine, its = getattr(self, name), getattr(other, name)
+            if mine != its:
+                raise ConfigError(
+                    f"{path} is a route of {self.name} ({name} {mine}) and the model is {other.name} ({name} {its}): "
+                    "search one for this model with `slimtier route`"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class RouteFile:
+    """A route and what is known of it. `found`: how it was searched; `cost`: what a step takes, relative to the
+    target's; `divergence`: from the target, on the calibration text; `calibrated`: what `slimtier calibrate` wrote."""
+
+    model: ModelIdentity
+    route: Route
+    found: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
+    divergence: Mapping[str, float] = field(default_factory=dict)
+    calibrated: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """As JSON, written beside and renamed."""
+        route = {"attention": self.route.attention, "mlp": self.route.mlp, "head": self.route.head}
+        model = {name: getattr(self.model, name) for name in ModelIdentity.__slots__}
+        names = ("found", "cost", "divergence", "calibrated", "provenance")
+        rest = {name: dict(getattr(self, name)) for name in names if getattr(self, name)}
+        with writing(path) as out:
+            json.dump({"slimtier_route": FORMAT, "model": model, "route": route, **rest}, out, indent=1)
+            out.write("\n")
+
+    @classmethod
+    def read(cls, path: Path) -> RouteFile:
+        """Raises InputError, naming what is wrong, for a file that is none of ours."""
+        try:
+            stored = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read as a route: {error}") from None
+        if not isinstance(stored, dict) or stored.get("slimtier_route") != FORMAT:
+            raise InputError(f"{path} is no route file of format {FORMAT}: write one with `slimtier route`")
+        try:
+            model, route = ModelIdentity(**stored.pop("model")), _route(stored.pop("route"))
+            del stored["slimtier_route"]
+            return cls(model, route, **stored)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is a broken route file ({error}): write it anew with `slimtier route`") from None
+
+
+def _route(stored: Mapping[str, Any]) -> Route:
+    route = Route(tuple(stored["attention"]), tuple(stored["mlp"]), stored["head"])
+    wrong = next((action for action in (*route.sublayers, route.head) if action not in ACTIONS), None)
+    if wrong is not None or route.head == "skip" or len(route.attention) != len(route.mlp):
+        raise ValueError(f"a sublayer is {wrong!r}" if wrong else "the head is skipped, or a sublayer is missing")
+    return route
+
+
+def uniform_skip(num_layers: int, ratio: float) -> Route:
+    """The route that skips about `ratio` of the layers, evenly spread; the first and the last are kept."""
+    inner = num_layers - 2
+    count = min(round(ratio * num_layers), inner)
+    skipped = [1 + (2 * i + 1) * inner // (2 * count) for i in range(count)]
+    return Route.skipping(num_layers, skipped)
+
+
+def check_route(text: object) -> None:
+    """ConfigError, before a model is loaded, for what names no route."""
+    name = str(text)
+    if name in ("none", "q4", "q8") or (not name.startswith("skip:") and Path(name).expanduser().is_file()):
+        return
+    if not name.startswith("skip:"):
+        raise ConfigError(f"route is {name!r}, which is no file: give {NAMES}")
+    try:
+        ratio = float(name.removeprefix("skip:"))
+    except ValueError:
+        ratio = -1.0
+    if not 0.0 <= ratio < 1.0:
+        raise ConfigError(f"route is {name!r}: give skip:RATIO with a share of the layers from 0 to below 1")
+
+
+def find_route(text: object, target: Target) -> tuple[Route, RouteFile | None]:
+    """The route that is named, for this target, and the file that it came from. Raises ConfigError where it does not
+    fit, InputError for a broken file."""
+    check_route(text)
+    name, info = str(text), target.info
+    if name == "none":
+        return Route.full(info.num_layers), None
+    if name in ("q4", "q8"):
+        return Route.at(info.num_layers, name), None  # type: ignore[arg-type]
+    if name.startswith("skip:"):
+        return uniform_skip(info.num_layers, float(name.removeprefix("skip:"))), None
+    path = Path(name).expanduser()
+    found = RouteFile.read(path)
+    found.model.check(ModelIdentity.of(target), path)
+    return found.route, found
+
+
+def default_route(info: TargetInfo) -> str:
+    """The low precision that is cheap beside the target's own: q4 beside fp32 and 16 bits (a file of 4-bit codes loses
+    nothing by it), q4 beside q8."""
+    return "none" if info.precision == "q4" or info.runtime != "native" else "q4"

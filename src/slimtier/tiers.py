@@ -1,0 +1,160 @@
+"""Tiers by name: a drafter and a verifier joined with a slim verifier between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from slimtier.config import refuse_unknown
+from slimtier.errors import ConfigError
+from slimtier.models.route_file import RouteFile, check_route, default_route, find_route
+
+if TYPE_CHECKING:
+    from slimtier.drafters.base import Drafter
+    from slimtier.models.base import Target
+    from slimtier.types import Route
+    from slimtier.verifiers.base import Verifier
+    from slimtier.verifiers.gate import Gate
+
+Tiers = Literal["exact", "paper", "calibrated", "observe"]
+TIERS: tuple[str, ...] = get_args(Tiers)
+FLUSH = 11  # tokens of the slim verifier that the target looks at together: with its own last one, two passes of six
+GATE_SETTINGS = ("gate", "accept", "escalate", "margin", "literal")
+SETTINGS = {
+    "exact": ("flush",),
+    "paper": GATE_SETTINGS,
+    "calibrated": (),
+    "observe": GATE_SETTINGS,
+}
+TIER_SETTINGS = tuple(dict.fromkeys(name for names in SETTINGS.values() for name in names))
+LOSSY = ("paper", "calibrated")
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What decodes: the outer drafter and verifier, and how far the drafter drafts at most."""
+
+    drafter: Drafter
+    verifier: Verifier
+    num_speculative_tokens: int
+
+
+def check_tiers(tiers: str | None, route: Any, settings: Mapping[str, Any], verifier: str) -> None:
+    """ConfigError, before anything is loaded, for tiers, a route or settings that cannot be."""
+    if tiers is None:
+        if route is not None:
+            raise ConfigError(f"route {route} is used by no tiers: add --tiers {', '.join(TIERS)}, or leave it out")
+        return
+    refuse_unknown([tiers], TIERS, "tiers")
+    if verifier != "lossless":
+        raise ConfigError(f"tiers {tiers} bring a verifier of their own: leave --verifier {verifier} out")
+    for name in settings:
+        if name not in SETTINGS[tiers]:
+            owners = [f"--tiers {one}" for one in TIERS if name in SETTINGS[one]]
+            raise ConfigError(f"setting {name!r} is not used by tiers {tiers}: choose {' or '.join(owners)}")
+    for one in split_routes(route):
+        check_route(one)
+    if tiers == "calibrated" and (route is None or str(route) in ("none", "q4", "q8") or ":" in str(route)):
+        raise ConfigError("tiers calibrated need a route file with its evidence: make one with `slimtier calibrate`")
+    if tiers == "exact":
+        _flushes(settings.get("flush", FLUSH), max(1, len(split_routes(route))))
+    else:
+        read_gate(settings)
+
+
+def join(
+    target: Target,
+    drafter: Drafter,
+    num_speculative_tokens: int,
+    tiers: str,
+    route: Any = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Joined:
+    """`drafter` and `target` with a slim verifier on the route between them. Raises ConfigError where the route does
+    not fit the model, or is not calibrated and must be."""
+    from slimtier.models.slim import SlimTarget
+
+    settings = settings or {}
+    names = split_routes(route) or [default_route(target.info)]
+    found = [find_route(name, target) for name in names]
+    if tiers == "exact":
+        return _exact(target, drafter, num_speculative_tokens, [one for one, _ in found], settings)
+    if len(found) > 1:
+        raise ConfigError(f"tiers {tiers} take one route, and {len(found)} are given: choose one, or --tiers exact")
+    slim_route, file = found[0]
+    slim = SlimTarget(target, slim_route)
+    if tiers == "observe":
+        from slimtier.verifiers.tiered import ObservingVerifier
+
+        return Joined(drafter, ObservingVerifier(target, slim, read_gate(settings)), num_speculative_tokens)
+    from slimtier.verifiers.tiered import TieredVerifier
+
+    gate = read_gate(settings) if tiers == "paper" else calibrated_gate(file, target, drafter)
+    return Joined(drafter, TieredVerifier(target, slim, gate, tiers), num_speculative_tokens)
+
+
+def _exact(target: Target, drafter: Drafter, count: int, routes: list[Route], settings: Mapping[str, Any]) -> Joined:
+    """Nested from the cheapest route, the last one given, outwards."""
+    from slimtier.drafters.tiered import TieredDrafter
+    from slimtier.models.slim import SlimTarget
+    from slimtier.verifiers.lossless import LosslessVerifier
+
+    flushes = _flushes(settings.get("flush", FLUSH), len(routes))
+    for dearer, cheaper in pairwise(routes):
+        if not cheaper.thins(dearer):
+            raise ConfigError("a route keeps more of a sublayer than the one before it: name the dearer one first")
+    for route, flush in zip(reversed(routes), reversed(flushes), strict=True):
+        drafter = TieredDrafter(drafter, LosslessVerifier(SlimTarget(target, route)), flush, count)
+        count = flush
+    return Joined(drafter, LosslessVerifier(target), count)
+
+
+def split_routes(route: Any) -> list[str]:
+    """The routes that are named, the dearest first: several are divided by commas."""
+    if route is None:
+        return []
+    parts = [str(one).strip() for one in (route if isinstance(route, (list, tuple)) else str(route).split(","))]
+    if not all(parts):
+        raise ConfigError(f"route is {route!r}: give routes divided by commas, such as q8,q4")
+    return parts
+
+
+def _flushes(value: Any, count: int) -> list[int]:
+    """A flush length for each tier, from 11, [11, 5] or "11,5"; one alone is for all."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    try:
+        flushes = [int(str(part)) for part in parts]
+    except ValueError:
+        flushes = []
+    if not flushes or min(flushes) < 1 or len(flushes) not in (1, count):
+        raise ConfigError(f"flush is {value!r}: give a whole number from 1, or {count} of them, one for each route")
+    return flushes * count if len(flushes) == 1 else flushes
+
+
+def read_gate(settings: Mapping[str, Any]) -> Gate:
+    """The gate that the settings describe: a preset, some of its values changed."""
+    from dataclasses import replace
+
+    from slimtier.verifiers.gate import Gate
+
+    gate = Gate.preset(str(settings.get("gate", "default")))
+    return replace(gate, **{name: value for name, value in settings.items() if name != "gate"})
+
+
+def calibrated_gate(file: RouteFile | None, target: Target, drafter: Drafter) -> Gate:
+    """The gate that `slimtier calibrate` chose. Raises ConfigError where there is none, or where its evidence is about
+    another drafter or precision."""
+    from slimtier.verifiers.gate import Gate
+
+    if file is None or not file.calibrated:
+        raise ConfigError("the route is not calibrated: run `slimtier calibrate` on it")
+    asked = {"drafter": drafter.name, "precision": target.info.precision, "runtime": target.info.runtime}
+    for name, value in asked.items():
+        if file.calibrated.get(name) != value:
+            raise ConfigError(
+                f"the route was calibrated with {name} {file.calibrated.get(name)}, and this is {value}: its bound "
+                "does not hold here; calibrate anew"
+            )
+    return Gate(**file.calibrated["gate"])

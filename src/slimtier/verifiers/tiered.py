@@ -1,0 +1,255 @@
+"""Lossy tiers: the slim verifier settles what it is sure of, and only the rest goes to the target (VIA-SD)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+
+from slimtier.sampling import (
+    accept_probability,
+    is_greedy,
+    judge,
+    probabilities,
+    process,
+    residual,
+    sample,
+    target_token,
+)
+from slimtier.types import Decider, Draft, Verdict
+from slimtier.verifiers.block import check_draft, logprobs_of, refuse_gumbel, verify_blocks
+
+if TYPE_CHECKING:
+    from slimtier.models.base import Cache, Target
+    from slimtier.verifiers.base import VerifyRow
+    from slimtier.verifiers.gate import Gate
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What a model said of one row's slots: logits [len(draft) + 1, vocab], captured states [len(draft) + 1, ...]."""
+
+    logits: torch.Tensor
+    features: torch.Tensor | None
+
+
+@dataclass(slots=True)
+class _Scan:
+    """One row's block as far as it is decided."""
+
+    row: VerifyRow
+    draft: Draft
+    slim: _Block
+    history: list[int]
+    deciders: list[Decider]
+    accepted: int = 0
+    ended: bool = False  # at a changed or a bonus token
+
+    @property
+    def slot(self) -> int:
+        return len(self.deciders)
+
+    @property
+    def drafted(self) -> int | None:
+        return self.draft.token_ids[self.slot] if self.slot < len(self.draft.token_ids) else None
+
+    def put(self, token: int, kept: bool, decider: Decider) -> None:
+        self.history.append(token)
+        self.deciders.append(decider)
+        self.accepted += kept
+        self.ended = not kept
+
+
+class TieredVerifier:
+    """Lossy: `slim` judges every block, by `gate`; the target is asked where the gate escalates, of all that is left
+    of the block at once. What the target did not see it reads then, in the same forward.
+
+    The slim verifier goes on from the target's cache and writes to it (`Cache.verified` says how far the target's own
+    part goes); before the target runs, what the slim verifier wrote is cropped and written anew.
+
+    Above temperature 0 a token that reaches the target in region C = {u : r(u) < escalate} is a draw of the drafter
+    *given* C, so it is kept with min(1, target / draft_C) and replaced from (target - draft_C)+. The output of a slot
+    is then draft · 1[A] + P(B) · slim + P(C) · target, VIA-SD's three-tier mixture.
+    """
+
+    lossless = False
+
+    def __init__(self, target: Target, slim: Target, gate: Gate, name: str = "paper") -> None:
+        self.name = name
+        self.target = target
+        self.slim = slim
+        self.gate = gate
+
+    def verify(
+        self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, capture: Sequence[int] = ()
+    ) -> list[Verdict]:
+        """See `Verifier.verify`. Raises InputError for gumbel coupling, under which nothing is left to a gate."""
+        for row, draft in zip(rows, drafts, strict=True):
+            refuse_gumbel(row.sampling, self.name)
+            check_draft(draft, self.target.info.vocab_size)
+        fed = [(row.token_ids[-1], *draft.token_ids) for row, draft in zip(rows, drafts, strict=True)]
+        blocks = run(self.slim, fed, cache, capture)
+        scans = [
+            _Scan(row, draft, block, list(row.token_ids), [])
+            for row, draft, block in zip(rows, drafts, blocks, strict=True)
+        ]
+        escalated = [index for index, scan in enumerate(scans) if self._settle(scan)]
+        checked = self._escalate(scans, escalated, cache, capture) if escalated else {}
+        cache.crop([len(scan.history) - 1 for scan in scans])
+        return [self._verdict(scan, checked.get(index)) for index, scan in enumerate(scans)]
+
+    def _settle(self, scan: _Scan) -> bool:
+        """Scan a row's slots as long as the drafter's and the slim verifier's tokens stand; whether the target is
+        needed for the next one."""
+        while not scan.ended:
+            try:
+                logits = process(
+                    scan.slim.logits[scan.slot], scan.history, scan.row.num_prompt_tokens, scan.row.sampling
+                )
+                decider = self.gate.decide(logits, scan.drafted)
+                if decider == "target":
+                    return True
+                if decider == "drafter":
+                    assert scan.drafted is not None
+                    scan.put(scan.drafted, True, "drafter")
+                    continue
+                own = target_token(logits, scan.row.sampling, scan.row.noise, len(scan.history))
+            except Exception:
+                if scan.slot == 0:
+                    raise
+                return False  # past the row's end, it may be; see `verify_blocks`
+            scan.put(own, own == scan.drafted, "slim")
+            scan.ended = True
+        return False
+
+    def _escalate(
+        self, scans: Sequence[_Scan], escalated: Sequence[int], cache: Cache, capture: Sequence[int]
+    ) -> dict[int, _Block]:
+        """Let the target catch up with these rows and decide what is left of their blocks."""
+        lengths, verified = cache.lengths, cache.verified
+        cache.crop([verified[index] if index in escalated else length for index, length in enumerate(lengths)])
+        fed: list[Sequence[int]] = [()] * len(scans)
+        for index in escalated:
+            scan = scans[index]
+            fed[index] = (*scan.row.token_ids[verified[index] :], *scan.draft.token_ids)
+        blocks = run(self.target, fed, cache, capture, [1 + len(scan.draft.token_ids) for scan in scans])
+        for index in escalated:
+            self._check(scans[index], blocks[index])
+        return {index: blocks[index] for index in escalated}
+
+    def _check(self, scan: _Scan, block: _Block) -> None:
+        """The target's decisions on the slots from the escalated one on."""
+        first = scan.slot
+        while not scan.ended:
+            slot, drafted, row = scan.slot, scan.drafted, scan.row
+            try:
+                logits = process(block.logits[slot], scan.history, row.num_prompt_tokens, row.sampling)
+                if drafted is None:
+                    scan.put(target_token(logits, row.sampling, row.noise, len(scan.history)), False, "target")
+                    continue
+                probs = None if scan.draft.probs is None else scan.draft.probs[slot].to(logits.device)
+                if slot == first and not is_greedy(row.sampling):
+                    token, kept = self._test(scan, drafted, probs, logits)
+                else:
+                    token, kept = judge(drafted, probs, logits, row.sampling, row.noise, len(scan.history))
+            except Exception:
+                if slot == 0:
+                    raise
+                return
+            scan.put(token, kept, "target")
+
+    def _test(self, scan: _Scan, drafted: int, probs: torch.Tensor | None, logits: torch.Tensor) -> tuple[int, bool]:
+        """The first escalated slot above temperature 0: the drafted token as a draw of the drafter given region C."""
+        row = scan.row
+        target_probs = probabilities(logits, row.sampling)
+        if self.gate.literal:
+            token = sample(target_probs, row.noise.uniform())
+            return token, token == drafted
+        if probs is None:
+            return judge(drafted, None, logits, row.sampling, row.noise, len(scan.history))
+        slim = process(scan.slim.logits[scan.slot], scan.history, row.num_prompt_tokens, row.sampling)
+        restricted = probs * self.gate.region(slim).to(probs.device)
+        restricted = restricted / restricted.sum()
+        if row.noise.uniform() < accept_probability(float(target_probs[drafted]), float(restricted[drafted])):
+            return drafted, True
+        return sample(residual(target_probs, restricted), row.noise.uniform()), False
+
+    def _verdict(self, scan: _Scan, checked: _Block | None) -> Verdict:
+        start, kept = len(scan.row.token_ids), len(scan.deciders)
+        token_ids = tuple(scan.history[start:])
+        said = scan.slim if checked is None else checked
+        features, lagged = said.features, tuple[int, ...]()
+        if features is not None:
+            lag = len(features) - len(said.logits)  # states before the block, which the target gave anew
+            features, lagged = features[: lag + kept], tuple(scan.row.token_ids[start - lag :])
+        return Verdict(
+            token_ids=token_ids,
+            accepted=scan.accepted,
+            examined=min(kept, len(scan.draft.token_ids)),
+            deciders=tuple(scan.deciders),
+            logprobs=logprobs_of(said.logits, token_ids, scan.row.logprobs),
+            features=features,
+            target_calls=0 if checked is None else 1,
+            slim_calls=1 + scan.draft.slim_calls,
+            lagged=lagged,
+        )
+
+
+class ObservingVerifier:
+    """Lossless decoding, with a look at what the gate would have done with each drafted token (`Verdict.gated`)."""
+
+    name = "observe"
+    lossless = True
+
+    def __init__(self, target: Target, slim: Target, gate: Gate) -> None:
+        self.target = target
+        self.slim = slim
+        self.gate = gate
+
+    def verify(
+        self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, capture: Sequence[int] = ()
+    ) -> list[Verdict]:
+        """See `Verifier.verify`."""
+        before = list(cache.lengths)
+        for draft in drafts:
+            check_draft(draft, self.target.info.vocab_size)
+        blocks = run(self.slim, [(r.token_ids[-1], *d.token_ids) for r, d in zip(rows, drafts, strict=True)], cache)
+        cache.crop(before)
+        verdicts = verify_blocks(self.target, rows, drafts, cache, capture=capture)
+        return [
+            replace(verdict, gated=self._gated(row, draft, block, verdict.examined), slim_calls=1 + verdict.slim_calls)
+            for row, draft, block, verdict in zip(rows, drafts, blocks, verdicts, strict=True)
+        ]
+
+    def _gated(self, row: VerifyRow, draft: Draft, block: _Block, examined: int) -> tuple[Decider, ...]:
+        deciders = []
+        for slot, token in enumerate(draft.token_ids[:examined]):
+            history = [*row.token_ids, *draft.token_ids[:slot]]
+            logits = process(block.logits[slot], history, row.num_prompt_tokens, row.sampling)
+            deciders.append(self.gate.decide(logits, token))
+        return tuple(deciders)
+
+
+def run(
+    model: Target,
+    fed: Sequence[Sequence[int]],
+    cache: Cache,
+    capture: Sequence[int] = (),
+    wanted: Sequence[int] | None = None,
+) -> list[_Block]:
+    """Append each row's tokens to the cache: the logits of the last wanted[r] of them (None: of all), and what is
+    captured of all."""
+    lengths = [len(tokens) for tokens in fed]
+    hidden, streams = model.forward([token for tokens in fed for token in tokens], cache, lengths, capture=capture)
+    ends = list(accumulate(lengths))
+    counts = [min(w, n) for w, n in zip(wanted or lengths, lengths, strict=True)]
+    logits = model.head(torch.cat([hidden[end - count : end] for end, count in zip(ends, counts, strict=True)]))
+    packed = torch.cat(streams, -1) if streams else None
+    parts = zip(ends, lengths, accumulate(counts), counts, strict=True)
+    return [
+        _Block(logits[to - count : to], None if packed is None else packed[end - length : end])
+        for end, length, to, count in parts
+    ]
