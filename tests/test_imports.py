@@ -17,9 +17,9 @@ ROOM_LEVELS = {
     0: "types errors files jsonl config provenance sampling noise penalties",
     1: "kernels models checkpoint",
     2: "drafters verifiers",
-    3: "decode stats sequence text result options prompts registry tiers loading engine "
+    3: "decode audit stats sequence text result options prompts registry tiers loading engine "
     "hf_columns hf_generate hf_request",
-    4: "route train advise bench serve export",
+    4: "route calibrate train advise bench serve export",
     5: "__init__",  # the public names
     6: "cli",
 }

@@ -72,7 +72,7 @@ def generate(
     try:
         while active:
             started = time.perf_counter()
-            drafts = propose(drafter, active, num_speculative_tokens, cache)
+            drafts = propose(drafter, active, num_speculative_tokens, cache, verifier.wants_draft_probs)
             drafted = time.perf_counter()
             verdicts = verify(verifier, active, drafts, cache, drafter.capture)
             verified = time.perf_counter()
@@ -88,11 +88,13 @@ def generate(
             drafter.reset([row.key for row in sequences])
 
 
-def propose(drafter: Drafter, rows: Seq[Sequence], num_speculative_tokens: int, cache: Cache) -> list[Draft]:
+def propose(
+    drafter: Drafter, rows: Seq[Sequence], num_speculative_tokens: int, cache: Cache, report: bool = False
+) -> list[Draft]:
     """A draft for each row; one place is left for the recovered or bonus token, so the budget is met exactly."""
     limits = [min(num_speculative_tokens, row.left() - 1) for row in rows]
     contexts = [
-        DraftContext(row.key, row.token_ids, row.num_prompt_tokens, asked.sampling, asked.draft_noise, cache)
+        DraftContext(row.key, row.token_ids, row.num_prompt_tokens, asked.sampling, asked.draft_noise, cache, report)
         for row, asked in ((row, row.request) for row in rows)
     ]
     drafts = drafter.propose(contexts, limits)

@@ -101,8 +101,9 @@ class Engine:
         drafter: auto (draft, and the settings of ngram), eagle3 (draft=DIRECTORY, confidence, draft_precision), ngram
         (min_ngram, max_ngram), draft_model (draft_model=PATH), layer_skip (skip_layers="5,16"), none; left out, draft
         is the one shipped for the model. num_speculative_tokens: how far it drafts at most (None: as suits the
-        drafter). verifier: lossless, or lenient (lenience=...), which is lossy. precision: auto, fp32, bf16, q8, q4.
-        tiers: exact (flush=...), observe, and the lossy paper (gate=..., accept=..., escalate=...) and calibrated put a
+        drafter). precision: auto, fp32, bf16, q8, q4. verifier: lossless; lenient (lenience=...) and cascade (rule=...,
+        alpha=...) are lossy. tiers: exact (flush=...) and observe, and the lossy paper (gate=..., accept=...,
+        escalate=..., margin=..., literal=...) and calibrated, put a
         slim verifier between drafter and target, which is the target on a route: none, q4, q8, skip:RATIO or a file.
         Raises ConfigError for a name or setting that is unknown or does not fit, before anything is loaded.
         """

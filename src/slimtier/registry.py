@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slimtier.drafters.base import Drafter
     from slimtier.loading import Loaded
     from slimtier.verifiers.base import Verifier
+    from slimtier.verifiers.cascade_rules import CascadeRule
 
 Made = TypeVar("Made")
 Load = Callable[[str], "Loaded"]  # loads another model the way the target was loaded
@@ -25,12 +26,13 @@ Load = Callable[[str], "Loaded"]  # loads another model the way the target was l
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[Made]):
     """How a drafter or a verifier is made; `required` settings have no default. `num_speculative_tokens` is how far
-    the drafter drafts unless told otherwise."""
+    the drafter drafts unless told otherwise. `check` raises ConfigError for settings that cannot be together."""
 
     build: Callable[[Loaded, Mapping[str, Any], Load], Made]
     settings: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     num_speculative_tokens: int = 5
+    check: Callable[[Mapping[str, Any]], Any] | None = None
 
 
 def _none(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
@@ -52,12 +54,13 @@ def _auto(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
     ngram = {name: value for name, value in settings.items() if name in NGRAM_SETTINGS}
     draft, info = str(settings.get("draft", "auto")), loaded.target.info
     if getattr(loaded.target, "is_encoder_decoder", False) or draft == "none":
-        return AutoDrafter(**ngram)
+        return AutoDrafter(**ngram, precision=info.precision)
     path = shipped_draft(info) if draft == "auto" else find_draft(draft, info)
     if path is None:
-        return AutoDrafter(**ngram)
+        return AutoDrafter(**ngram, precision=info.precision)
     precision = settings.get("draft_precision", "auto")
-    return AutoDrafter(**ngram, network=open_drafter(path, loaded.target, loaded.tokenizer, precision=precision))
+    network = open_drafter(path, loaded.target, loaded.tokenizer, precision=precision)
+    return AutoDrafter(**ngram, network=network, precision=info.precision)
 
 
 def _draft_model(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
@@ -107,6 +110,18 @@ def _lenient(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Verifie
     return LenientVerifier(loaded.target, lenience=settings["lenience"])
 
 
+def _cascade(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Verifier:
+    from slimtier.verifiers.cascade import CascadeVerifier
+
+    return CascadeVerifier(loaded.target, settings["rule"], settings["alpha"])
+
+
+def _cascade_rule(settings: Mapping[str, Any]) -> CascadeRule:
+    from slimtier.verifiers.cascade_rules import CascadeRule
+
+    return CascadeRule(settings["rule"], settings["alpha"])
+
+
 NGRAM_SETTINGS = ("min_ngram", "max_ngram")
 DRAFT_SETTINGS = ("draft", "draft_precision")
 DRAFT_PRECISIONS = ("auto", "fp32", "q8")
@@ -123,6 +138,7 @@ DRAFTERS: dict[str, Entry[Drafter]] = {
 VERIFIERS: dict[str, Entry[Verifier]] = {
     "lossless": Entry(_lossless),
     "lenient": Entry(_lenient, ("lenience",), ("lenience",)),
+    "cascade": Entry(_cascade, ("rule", "alpha"), ("rule", "alpha"), check=_cascade_rule),
 }
 _ENTRIES: tuple[Entry[Any], ...] = (*DRAFTERS.values(), *VERIFIERS.values())
 SETTINGS = (*{name: None for entry in _ENTRIES for name in entry.settings}, *TIER_SETTINGS)
@@ -151,6 +167,9 @@ def check_settings(
     for name, value in settings.items():
         if name in _CHECKS:
             _CHECKS[name](value)
+    for entry in (DRAFTERS[drafter], VERIFIERS[verifier]):
+        if entry.check is not None:
+            entry.check(settings)
 
 
 def settings_of(entry: Entry[Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from slimtier.config import refuse_unknown
+from slimtier.config import read_dataclass, refuse_unknown
 from slimtier.errors import ConfigError
 from slimtier.models.route_file import RouteFile, check_route, default_route, find_route
 
@@ -54,12 +54,14 @@ def check_tiers(tiers: str | None, route: Any, settings: Mapping[str, Any], veri
         if name not in SETTINGS[tiers]:
             owners = [f"--tiers {one}" for one in TIERS if name in SETTINGS[one]]
             raise ConfigError(f"setting {name!r} is not used by tiers {tiers}: choose {' or '.join(owners)}")
-    for one in split_routes(route):
+    routes = split_routes(route)
+    for one in routes:
         check_route(one)
-    if tiers == "calibrated" and (route is None or str(route) in ("none", "q4", "q8") or ":" in str(route)):
+    _refuse_several(tiers, routes)
+    if tiers == "calibrated" and (not routes or routes[0] in ("none", "q4", "q8") or routes[0].startswith("skip:")):
         raise ConfigError("tiers calibrated need a route file with its evidence: make one with `slimtier calibrate`")
     if tiers == "exact":
-        _flushes(settings.get("flush", FLUSH), max(1, len(split_routes(route))))
+        _flushes(settings.get("flush", FLUSH), max(1, len(routes)))
     else:
         read_gate(settings)
 
@@ -78,11 +80,10 @@ def join(
 
     settings = settings or {}
     names = split_routes(route) or [default_route(target.info)]
+    _refuse_several(tiers, names)
     found = [find_route(name, target) for name in names]
     if tiers == "exact":
         return _exact(target, drafter, num_speculative_tokens, [one for one, _ in found], settings)
-    if len(found) > 1:
-        raise ConfigError(f"tiers {tiers} take one route, and {len(found)} are given: choose one, or --tiers exact")
     slim_route, file = found[0]
     slim = SlimTarget(target, slim_route)
     if tiers == "observe":
@@ -93,6 +94,11 @@ def join(
 
     gate = read_gate(settings) if tiers == "paper" else calibrated_gate(file, target, drafter)
     return Joined(drafter, TieredVerifier(target, slim, gate, tiers), num_speculative_tokens)
+
+
+def _refuse_several(tiers: str, routes: list[str]) -> None:
+    if tiers != "exact" and len(routes) > 1:
+        raise ConfigError(f"tiers {tiers} take one route, and {len(routes)} are given: choose one, or --tiers exact")
 
 
 def _exact(target: Target, drafter: Drafter, count: int, routes: list[Route], settings: Mapping[str, Any]) -> Joined:
@@ -157,4 +163,5 @@ def calibrated_gate(file: RouteFile | None, target: Target, drafter: Drafter) ->
                 f"the route was calibrated with {name} {file.calibrated.get(name)}, and this is {value}: its bound "
                 "does not hold here; calibrate anew"
             )
-    return Gate(**file.calibrated["gate"])
+    gate: Any = file.calibrated.get("gate")
+    return read_dataclass(Gate, gate, "the calibrated gate")

@@ -15,7 +15,8 @@ def test_a_system_from_a_command_line() -> None:
     plain = parse_system("slimtier:drafter=none,precision=q8")
     assert (plain.name, plain.type) == ("slimtier none q8", "slimtier")
     assert plain.loading() == {"precision": "q8", "runtime": "auto"}
-    assert plain.answering() == {"drafter": "none", "verifier": "lossless", "num_speculative_tokens": 0, "settings": {}}
+    answering = {"drafter": "none", "verifier": "lossless", "num_speculative_tokens": 0, "tiers": "", "route": ""}
+    assert plain.answering() == {**answering, "settings": {}}
     skipping = parse_system("slimtier:drafter=layer_skip,skip_layers=[5,16],num_speculative_tokens=3")
     assert skipping.settings == {"skip_layers": [5, 16]}
     assert skipping.name == "slimtier layer_skip skip_layers=[5, 16] num_speculative_tokens=3"

@@ -19,7 +19,7 @@ def text_of(advice: HeadAdvice) -> str:
         f"draft step without head {_ms(cost.body_s)}; round's overhead {_ms(cost.overhead_s)}; "
         f"plain step {_ms(cost.plain_s)}",
         "",
-        *_table([_HEADER, *(_cells(row) for row in advice.heads)]),
+        *table([_HEADER, *(_cells(row) for row in advice.heads)]),
     ]
     if advice.drafts:
         parts += ["", *(line for draft in advice.drafts for line in _draft_lines(draft, length))]
@@ -47,7 +47,7 @@ def _cells(row: HeadRow) -> tuple[str, ...]:
     )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns under each other, the first to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -11,6 +11,7 @@ from slimtier.bench.result_rows import System
 from slimtier.bench.results import Results
 from slimtier.bench.statistics import Interval, ratio_text
 from slimtier.bench.summary import ALL, OURS, Answers, Group, Line, Summary, tokens_per_s
+from slimtier.tiers import LOSSY
 
 LEAST_PROMPTS = 6  # with fewer, all ratios on one side of 1 are not yet beyond chance at 5 % (2 · 0.5⁶)
 MATTERS = 1.1  # by which factor memory or time to first token must differ to be told
@@ -85,7 +86,9 @@ def is_lossy(system: System) -> bool:
     """Whether its output may differ from the target's by its rule."""
     if system.lossless is not None:
         return not system.lossless
-    return system.type == OURS and system.options.get("verifier", "lossless") != "lossless"
+    if system.type != OURS:
+        return False
+    return system.options.get("verifier", "lossless") != "lossless" or system.options.get("tiers") in LOSSY
 
 
 def plain_of(summary: Summary, system: System) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from slimtier.config import json_or_text, refuse_unknown
 from slimtier.errors import ConfigError
 from slimtier.provenance import without_place
+from slimtier.tiers import LOSSY
 
 Weights = Literal["name", "dense", "gguf"]  # what a worker is given: the model's name, a float32 checkpoint, its file
 Options = Mapping[str, Any]
@@ -36,7 +37,7 @@ TYPES: dict[str, SystemType] = {
         "native",
         "name",
         load={"precision": "auto", "runtime": "auto"},
-        answer={"drafter": "auto", "verifier": "lossless", "num_speculative_tokens": 0},
+        answer={"drafter": "auto", "verifier": "lossless", "num_speculative_tokens": 0, "tiers": "", "route": ""},
         samples=True,
         batches=True,
     ),
@@ -83,7 +84,9 @@ class System:
     @property
     def lossless(self) -> bool | None:
         """Whether its output is its target's by its rule; of peers we do not say."""
-        return self.answering()["verifier"] == "lossless" if self.type == OURS else None
+        if self.type != OURS:
+            return None
+        return self.answering()["verifier"] == "lossless" and self.answering()["tiers"] not in LOSSY
 
     def loading(self) -> dict[str, Any]:
         """The options its process is started with, defaults filled in."""
@@ -166,4 +169,5 @@ def _check_ours(chosen: Mapping[str, Any], settings: Options) -> None:
     from slimtier.registry import check_settings
 
     RunOptions(chosen.get("runtime", "auto"), chosen.get("precision", "auto"))
-    check_settings(chosen.get("drafter", "auto"), chosen.get("verifier", "lossless"), settings)
+    tiers = (chosen.get("tiers") or None, chosen.get("route") or None)
+    check_settings(chosen.get("drafter", "auto"), chosen.get("verifier", "lossless"), settings, *tiers)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimtier.cli import common
+from slimtier.cli.advise_tiers import tiers
 from slimtier.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from slimtier.loading import Loaded
 
 advise = typer.Typer()
+advise.command()(tiers)
 DRAFT_PRECISIONS = ("q8", "fp32")
 
 

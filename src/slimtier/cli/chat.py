@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -21,6 +19,9 @@ def chat(
     model: common.Model = common.DEFAULT_MODEL,
     drafter: common.Drafter = "auto",
     verifier: common.Verifier = "lossless",
+    tiers: common.Tiers = None,
+    route: common.Route = None,
+    lossless: common.Lossless = False,
     runtime: common.Runtime = "auto",
     precision: common.Precision = "auto",
     max_new_tokens: common.MaxNewTokens = 512,
@@ -35,8 +36,14 @@ def chat(
     """
     flags = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     settings = common.read_settings(set_, flags, extra=())
-    choices = {"drafter": drafter, "verifier": verifier, "runtime": runtime, "precision": precision, "threads": threads}
-    engine = common.open_engine(model, settings, **choices)
+    choices: dict[str, Any] = {
+        "drafter": drafter,
+        "verifier": verifier,
+        "tiers": tiers,
+        "route": route,
+        "lossless": lossless,
+    }
+    engine = common.open_engine(model, settings, **choices, runtime=runtime, precision=precision, threads=threads)
     if engine.tokenizer is None or not engine.tokenizer.has_chat_template:
         raise ConfigError(f"{model} has no chat template: use `slimtier generate`, or a model made for chat")
     messages: list[dict[str, str]] = []
@@ -70,7 +77,7 @@ def lines() -> Iterator[str]:
 def reply(engine: Engine, messages: list[dict[str, str]], request: Mapping[str, Any]) -> str:
     """Stream one reply and return its text: all of it, or what was written when Ctrl-C came."""
     pieces = []
-    with engine.stream(messages, **request) as stream, interrupts() as interrupted:
+    with engine.stream(messages, **request) as stream, common.interrupts() as interrupted:
         for step in stream:
             pieces.append(step.text)
             sys.stdout.write(step.text)
@@ -80,21 +87,3 @@ def reply(engine: Engine, messages: list[dict[str, str]], request: Mapping[str, 
     typer.echo()
     common.note("stopped" if stream.result is None else common.summary(stream.result))
     return "".join(pieces)
-
-
-@contextmanager
-def interrupts() -> Iterator[list[int]]:
-    """Collects Ctrl-C instead of raising, so that a reply stops between two rounds and the cache stays good.
-    A second one raises: the first round of a long prompt takes its time."""
-    seen: list[int] = []
-
-    def collect(number: int, frame: object) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    before = signal.signal(signal.SIGINT, collect)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)

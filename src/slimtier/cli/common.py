@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,15 +18,24 @@ from slimtier.errors import ConfigError, InputError
 from slimtier.models.aliases import DEFAULT_MODEL as DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from slimtier.audit import Audit
     from slimtier.engine import Engine
     from slimtier.result import Result
     from slimtier.train.prompts import PromptFile
 
 Model = Annotated[str, typer.Option(help="An alias (see `slimtier models`), a directory, a .gguf file or a hub id.")]
 Drafter = Annotated[str, typer.Option(help="auto, eagle3, ngram, draft_model, layer_skip or none.")]
-Verifier = Annotated[str, typer.Option(help="lossless; lenient changes the output and must be asked for.")]
+Verifier = Annotated[str, typer.Option(help="lossless; lenient and cascade change the output and must be asked for.")]
 Runtime = Annotated[str, typer.Option(help="auto, native or hf (any transformers model).")]
 Precision = Annotated[str, typer.Option(help="auto (the file's own), fp32, bf16, q8 or q4.")]
+Tiers = Annotated[
+    str | None,
+    typer.Option(help="A slim verifier between drafter and target: exact, observe; lossy: paper, calibrated."),
+]
+Route = Annotated[
+    str | None, typer.Option(help="What the slim verifier is: none, q4, q8, skip:RATIO, a file of `slimtier route`.")
+]
+Lossless = Annotated[bool, typer.Option("--lossless", help="Refuse whatever may change the output.")]
 MaxNewTokens = Annotated[int, typer.Option(help="The longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most probable token.")]
 Seed = Annotated[int | None, typer.Option(help="Of the random numbers; a new one each time if left out.")]
@@ -87,14 +97,19 @@ def read_pairs(pairs: Sequence[str] | None) -> dict[str, Any]:
     return given
 
 
-def open_engine(model: str, settings: Settings, **choices: Any) -> Engine:
-    """Check the choices, find the model's files (fetched if need be), load them; a long wait is explained on stderr."""
+def open_engine(model: str, settings: Settings, *, lossless: bool = False, **choices: Any) -> Engine:
+    """Check the choices, find the model's files (fetched if need be), load them; a long wait is explained on stderr.
+    `lossless`: raise ConfigError for choices that may change the output."""
     from slimtier.engine import Engine
     from slimtier.models.resolve import resolve
     from slimtier.registry import check_settings
+    from slimtier.tiers import LOSSY
 
     names = {key: value for key, value in settings.engine.items() if key not in ENGINE_SETTINGS}
-    check_settings(choices["drafter"], choices["verifier"], names)
+    check_settings(choices["drafter"], choices["verifier"], names, choices["tiers"], choices["route"])
+    lossy = choices["tiers"] if choices["tiers"] in LOSSY else choices["verifier"]
+    if lossless and lossy != "lossless":
+        raise ConfigError(f"{lossy} is lossy and --lossless is asked for: leave one of them out")
     files = resolve(model)
     with patience(f"loading {model}"):
         return Engine.from_pretrained(files, **choices, **settings.engine)
@@ -155,6 +170,24 @@ def bar(message: str, unit: str = "", count: int | None = None) -> Iterator[Call
         shown.stop()
 
 
+@contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Collects Ctrl-C instead of raising, so that a reply stops between two rounds and the cache stays good.
+    A second one raises: the first round of a long prompt takes its time."""
+    seen: list[int] = []
+
+    def collect(number: int, frame: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before = signal.signal(signal.SIGINT, collect)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def read_stdin() -> str:
     """All of standard input, without its last line end."""
     try:
@@ -188,8 +221,21 @@ def summary(result: Result) -> str:
         f"mean acceptance length {stats.mean_acceptance_length:.2f}",
         f"drafter {run.drafter}",
         f"precision {run.precision}",
+        *([f"tiers {run.tiers}"] if run.tiers and run.lossless else []),
     ]
     return " · ".join(parts if run.lossless else [*parts, f"lossy ({run.verifier})"])
+
+
+def audited(engine: Engine, asked: Any, result: Result, request: Mapping[str, Any]) -> Audit:
+    """What the target says of a lossy answer to the prompt `asked`, teacher-forced."""
+    from slimtier.audit import audit
+    from slimtier.options import read_options
+    from slimtier.prompts import encode_prompt, split_prompts
+
+    prompt = split_prompts(asked)[0][0]
+    ids = encode_prompt(prompt, engine.tokenizer, engine.target.info.vocab_size)
+    with patience("auditing the answer"):
+        return audit(engine.target, ids, result.token_ids, read_options(request).sampling)
 
 
 def note(line: str) -> None:

@@ -17,6 +17,9 @@ def generate(
     model: common.Model = common.DEFAULT_MODEL,
     drafter: common.Drafter = "auto",
     verifier: common.Verifier = "lossless",
+    tiers: common.Tiers = None,
+    route: common.Route = None,
+    lossless: common.Lossless = False,
     runtime: common.Runtime = "auto",
     precision: common.Precision = "auto",
     max_new_tokens: common.MaxNewTokens = 256,
@@ -37,15 +40,14 @@ def generate(
     text = common.read_stdin() if prompt == "-" else prompt
     if not text:
         raise InputError("the prompt is empty: give at least one token")
-    engine = common.open_engine(
-        model,
-        settings,
-        drafter=drafter,
-        verifier=verifier,
-        runtime=runtime,
-        precision=precision,
-        threads=threads,
-    )
+    choices: dict[str, Any] = {
+        "drafter": drafter,
+        "verifier": verifier,
+        "tiers": tiers,
+        "route": route,
+        "lossless": lossless,
+    }
+    engine = common.open_engine(model, settings, **choices, runtime=runtime, precision=precision, threads=threads)
     chat = engine.tokenizer is not None and engine.tokenizer.has_chat_template and not settings.raw
     asked: Any = [{"role": "user", "content": text}] if chat else text
     with engine.stream(asked, **settings.request) as stream:
@@ -55,8 +57,12 @@ def generate(
                 sys.stdout.flush()
     result = stream.result
     assert result is not None
+    audit = None if result.lossless else common.audited(engine, asked, result, settings.request)
     if json:
-        typer.echo(json_module.dumps(result.to_dict(), ensure_ascii=False))
+        found = {} if audit is None else {"audit": {"differs": audit.mean, "shortfall": audit.shortfall_quantiles()}}
+        typer.echo(json_module.dumps(result.to_dict() | found, ensure_ascii=False))
         return
     typer.echo()
     common.note(common.summary(result))
+    if audit is not None:
+        common.note(f"audit: {audit.mean:.1%} of the tokens are not the target's most probable ones there")

@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slimtier.drafters.cost import DRAFT_SLOPE, DRAFTED, Beliefs, Calibration, Plan, StepCost, best_plan
+from slimtier.drafters.cost import (
+    DRAFT_SLOPE,
+    DRAFTED,
+    DRAWN_SHARES,
+    DRAWN_SHARES_OTHERWISE,
+    Beliefs,
+    Calibration,
+    Plan,
+    StepCost,
+    best_plan,
+)
 from slimtier.drafters.eagle.runtime import Stop
 from slimtier.drafters.ngram import NgramDrafter
 from slimtier.sampling import is_greedy
@@ -71,10 +81,15 @@ class AutoDrafter:
 
     name = "auto"
 
-    def __init__(self, min_ngram: int = 1, max_ngram: int = 4, network: EagleDrafter | None = None) -> None:
+    def __init__(
+        self, min_ngram: int = 1, max_ngram: int = 4, network: EagleDrafter | None = None, precision: str = "fp32"
+    ) -> None:
+        """`precision`: of the model that verifies, which says what a drawn token costs."""
         self.capture: tuple[int, ...] = network.capture if network is not None else ()
         self._ngram = NgramDrafter(min_ngram, max_ngram)
         self.network = network
+        verify, draft = DRAWN_SHARES.get(precision, DRAWN_SHARES_OTHERWISE)
+        self._drawn = Costs(1.0 - verify, verify, 0.0, draft)
         self._verifying = StepCost()
         self._drafting = StepCost(DRAFT_SLOPE)
         self._shared = Experience()
@@ -148,8 +163,7 @@ class AutoDrafter:
 
     def _costs(self, context: DraftContext, rows: int) -> Costs:
         if not _may_learn(context):
-            unmeasured = StepCost()
-            return Costs(unmeasured.fixed(), unmeasured.per_token(), 0.0, _DRAFT_SHARE)
+            return self._drawn
         fixed, per_token = self._verifying.fixed() / rows, self._verifying.per_token()
         if not self._drafting.is_measured:
             return Costs(fixed, per_token, 0.0, _DRAFT_SHARE * (fixed + per_token))

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 VERIFY_SLOPE = 0.06  # one more token costs this share of a verifying step, until measured
+# Where nothing may be learned, for tokens are drawn: what one more token costs to verify and to draft, as shares of a
+# verifying step. Drawing from a large vocabulary costs the same beside a cheap step as beside a dear one.
+DRAWN_SHARES = {"q8": (0.24, 0.16), "q4": (0.32, 0.22)}
+DRAWN_SHARES_OTHERWISE = (0.07, 0.06)
 DRAFT_SLOPE = 0.8  # the same of a drafter's call, which does little else
 _FORGET = 0.97  # weight of the past at each new measurement
 _LONGEST = 16  # matches and drafts longer than this are believed alike

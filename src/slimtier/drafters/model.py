@@ -122,7 +122,7 @@ class ModelDrafter:
         self, hidden: torch.Tensor, history: list[int], context: DraftContext
     ) -> tuple[int, torch.Tensor | None]:
         """The next token, and the distribution [vocab_size] it was drawn from (None: it was certain)."""
-        if not needs_logits(context.sampling) and self.target.info.vocab_size <= self.vocab_size:
+        if not context.report and not needs_logits(context.sampling) and self.target.info.vocab_size <= self.vocab_size:
             return self.target.head(hidden, "argmax")[0], None
         drawn = next_token(self._fit(self.target.head(hidden)[0]), history, context)
         return drawn.token_id, drawn.probs

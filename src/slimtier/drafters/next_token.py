@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A token and the distribution [vocab] it was drawn from (None: it was certain). `confidence` is the probability
+    """A token and the distribution [vocab] it was drawn from (None: it was certain; of a greedy
+    token, where the context asks for it, the one at temperature 1). `confidence` is the probability
     of the most probable token, known before the draw (0 where it was not asked for)."""
 
     token_id: int
@@ -33,7 +34,8 @@ def next_token(
     processed = process(logits, history, context.num_prompt_tokens, params)
     if is_greedy(params) or params.coupling == "gumbel":
         confidence = float(processed.softmax(0).max()) if confident else 0.0
-        return Drawn(target_token(processed, params, context.noise, len(history)), None, confidence)
+        reported = processed.float().softmax(0) if context.report and is_greedy(params) else None
+        return Drawn(target_token(processed, params, context.noise, len(history)), reported, confidence)
     probs = probabilities(processed, params)
     confidence = float(probs.max()) if confident else 0.0
     return Drawn(choose(probs, params, context.noise, len(history)), probs, confidence)

@@ -48,7 +48,7 @@ class _Run:
     def extend(self, verdict: Verdict) -> None:
         self.token_ids.extend(verdict.token_ids)
         self.deciders += ["slim" if decider == "target" else decider for decider in verdict.deciders]
-        self.calls += 1
+        self.calls += 1 + verdict.slim_calls
         if verdict.probs is not None:
             self.probs.append(verdict.probs)
 
@@ -77,6 +77,7 @@ class TieredDrafter:
         self.verifier = verifier
         self.flush = flush
         self.num_speculative_tokens = num_speculative_tokens
+        self.depth: int = inner.depth + 1 if isinstance(inner, TieredDrafter) else 1
         self._ends = frozenset(verifier.target.info.eos_token_ids)
         self._noise: dict[int, Noise] = {}
         self._before: dict[int, Sequence[int]] = {}  # the tokens of a row that the last run went on from
@@ -102,7 +103,8 @@ class TieredDrafter:
 
     def _begin(self, context: DraftContext, limit: int) -> _Run:
         self._before[context.key] = context.token_ids
-        noise = self._noise.setdefault(context.key, context.noise.fork(f"slim {self.flush}"))
+        # each tier has a stream of its own: what one draws is tested by the next
+        noise = self._noise.setdefault(context.key, context.noise.fork(f"slim {self.depth}"))
         return _Run(context, limit, noise, list(context.token_ids))
 
     def _goes_on(self, run: _Run) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimtier.errors import ConfigError, InputError
 from slimtier.files import writing
+from slimtier.models.rows import refuse_precisions
 from slimtier.types import ACTIONS, Route
 
 if TYPE_CHECKING:
@@ -83,17 +84,25 @@ class RouteFile:
             raise InputError(f"{path} is no route file of format {FORMAT}: write one with `slimtier route`")
         try:
             model, route = ModelIdentity(**stored.pop("model")), _route(stored.pop("route"))
+            if len(route.attention) != model.num_layers:
+                raise ValueError(f"{len(route.attention)} layers of a model of {model.num_layers}")
             del stored["slimtier_route"]
+            for name, value in stored.items():
+                if not isinstance(value, dict):
+                    raise TypeError(f"{name} is {value!r}")
             return cls(model, route, **stored)
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} is a broken route file ({error}): write it anew with `slimtier route`") from None
+            wrong = f"it lacks {error}" if isinstance(error, KeyError) else error
+            raise InputError(f"{path} is a broken route file ({wrong}): write it anew with `slimtier route`") from None
 
 
 def _route(stored: Mapping[str, Any]) -> Route:
     route = Route(tuple(stored["attention"]), tuple(stored["mlp"]), stored["head"])
-    wrong = next((action for action in (*route.sublayers, route.head) if action not in ACTIONS), None)
-    if wrong is not None or route.head == "skip" or len(route.attention) != len(route.mlp):
-        raise ValueError(f"a sublayer is {wrong!r}" if wrong else "the head is skipped, or a sublayer is missing")
+    wrong = [action for action in (*route.attention, *route.mlp, route.head) if action not in ACTIONS]
+    if wrong:
+        raise ValueError(f"a sublayer is {wrong[0]!r}")
+    if route.head == "skip" or len(route.attention) != len(route.mlp):
+        raise ValueError("the head is skipped, or a sublayer is missing")
     return route
 
 
@@ -124,7 +133,14 @@ def find_route(text: object, target: Target) -> tuple[Route, RouteFile | None]:
     """The route that is named, for this target, and the file that it came from. Raises ConfigError where it does not
     fit, InputError for a broken file."""
     check_route(text)
-    name, info = str(text), target.info
+    found = _named(str(text), target)
+    if not target.info.exact:
+        refuse_precisions(found[0], "hf" if target.info.runtime == "hf" else "torch")
+    return found
+
+
+def _named(name: str, target: Target) -> tuple[Route, RouteFile | None]:
+    info = target.info
     if name == "none":
         return Route.full(info.num_layers), None
     if name in ("q4", "q8"):
@@ -139,5 +155,5 @@ def find_route(text: object, target: Target) -> tuple[Route, RouteFile | None]:
 
 def default_route(info: TargetInfo) -> str:
     """The low precision that is cheap beside the target's own: q4 beside fp32 and 16 bits (a file of 4-bit codes loses
-    nothing by it), q4 beside q8."""
-    return "none" if info.precision == "q4" or info.runtime != "native" else "q4"
+    nothing by it), q4 beside q8; none where only whole layers can be left out."""
+    return "none" if info.precision == "q4" or not info.exact else "q4"

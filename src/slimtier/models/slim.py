@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from slimtier.errors import InputError
 from slimtier.models.base import Cache, Target, VocabWeight
 
 if TYPE_CHECKING:
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
 
 
 class SomeRows:
-    """Some rows of a cache (satisfies `Cache`, but for `keep`), for a `SlimTarget` to work on while the others wait."""
+    """Some rows of a cache, in its order (satisfies `Cache`, but for `keep`), for a `SlimTarget` to work on while the
+    others wait."""
 
     def __init__(self, whole: Cache, rows: Sequence[int]) -> None:
+        assert list(rows) == sorted(set(rows)), "tokens are packed in the order of the whole cache's rows"
         self.whole = whole
         self.rows = list(rows)
 
@@ -52,6 +55,10 @@ class SlimTarget:
     """
 
     def __init__(self, target: Target, route: Route) -> None:
+        """Raises InputError for a route of another number of layers."""
+        layers = target.info.num_layers
+        if len(route.attention) != layers or len(route.mlp) != layers:
+            raise InputError(f"the route is for {len(route.attention)} layers and the model has {layers}")
         self.target = target
         self.route = route
         measure = getattr(target, "route_bytes", None)

@@ -17,6 +17,7 @@ class Verifier(Protocol):
 
     name: str
     lossless: bool
+    wants_draft_probs: bool  # also at temperature 0
 
     def verify(
         self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, capture: Sequence[int] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from slimtier.errors import InputError
-from slimtier.sampling import is_greedy, judge, needs_logits, probabilities, process, target_token
+from slimtier.sampling import Noise, is_greedy, judge, needs_logits, probabilities, process, target_token
 from slimtier.types import Decider, Draft, SamplingParams, Verdict
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # What the head said of one row's slots: logits [len(draft) + 1, vocab], or the argmax of each slot.
 Scores = torch.Tensor | list[int]
 Packed = TypeVar("Packed", torch.Tensor, list[int], Scores)
+# Decides a slot from what `sampling.judge` is given, as it does: the output token, and whether it is the drafted one.
+Judge = Callable[[int, torch.Tensor | None, torch.Tensor, SamplingParams, Noise, int], tuple[int, bool]]
 
 
 def verify_blocks(
@@ -27,11 +29,12 @@ def verify_blocks(
     rows: Sequence[VerifyRow],
     drafts: Sequence[Draft],
     cache: Cache,
-    lenience: float = 0.0,
+    lossy: Judge | None = None,
     capture: Sequence[int] = (),
 ) -> list[Verdict]:
     """Verify one draft a row; see `Verifier.verify`. Each row's last token and draft are packed into one forward;
-    slot j of a row scores what follows its first j draft tokens, the slot after the last one is the bonus.
+    slot j of a row scores what follows its first j draft tokens, the slot after the last one is the bonus. `lossy`
+    decides the slots of drafted tokens in the place of `sampling.judge`.
 
     Rows whose argmax alone decides never get logits. Raises InputError for a draft that cannot be one of the target.
     """
@@ -39,10 +42,10 @@ def verify_blocks(
         check_draft(draft, target.info.vocab_size)
     lengths = [1 + len(draft.token_ids) for draft in drafts]
     tokens = [token for row, draft in zip(rows, drafts, strict=True) for token in (row.token_ids[-1], *draft.token_ids)]
-    fused = [row.logprobs is None and lenience == 0.0 and not needs_logits(row.sampling) for row in rows]
+    fused = [row.logprobs is None and lossy is None and not needs_logits(row.sampling) for row in rows]
     hidden, streams = target.forward(tokens, cache, lengths, capture=capture)
     scores = _read_head(target, hidden, lengths, fused)
-    verdicts = [_judge_row(*each, lenience) for each in zip(rows, drafts, scores, strict=True)]
+    verdicts = [_judge_row(*each, lossy or judge) for each in zip(rows, drafts, scores, strict=True)]
     cache.crop([len(row.token_ids) + verdict.accepted for row, verdict in zip(rows, verdicts, strict=True)])
     return _with_features(verdicts, streams, lengths) if streams else verdicts
 
@@ -108,7 +111,7 @@ def _unpack(packed: Packed, lengths: Sequence[int]) -> list[Packed]:
     return [packed[end - length : end] for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
-def _judge_row(row: VerifyRow, draft: Draft, scores: Scores, lenience: float) -> Verdict:
+def _judge_row(row: VerifyRow, draft: Draft, scores: Scores, decide: Judge) -> Verdict:
     """Scan one row's slots up to the first token that is the target's own: a recovered or the bonus token.
 
     A slot that fails after the first one may lie past the row's end (an EOS in the draft, after which a constraint
@@ -120,7 +123,7 @@ def _judge_row(row: VerifyRow, draft: Draft, scores: Scores, lenience: float) ->
     slot = 0
     while kept:
         try:
-            token, kept = _judge_slot(row, history, draft, slot, scores, lenience)
+            token, kept = _judge_slot(row, history, draft, slot, scores, decide)
         except Exception:
             if slot == 0:
                 raise
@@ -151,7 +154,7 @@ def _distributions(row: VerifyRow, scores: Scores, history: Sequence[int]) -> to
 
 
 def _judge_slot(
-    row: VerifyRow, history: list[int], draft: Draft, slot: int, scores: Scores, lenience: float
+    row: VerifyRow, history: list[int], draft: Draft, slot: int, scores: Scores, decide: Judge
 ) -> tuple[int, bool]:
     """The token of one slot after `history` (which holds the draft's first `slot` tokens), and whether it is the
     draft's. Bias, penalties and processors see this very history, at every slot, the bonus included."""
@@ -163,7 +166,7 @@ def _judge_slot(
     if drafted is None:
         return target_token(logits, row.sampling, row.noise, position), False
     draft_probs = None if draft.probs is None else draft.probs[slot].to(logits.device)
-    return judge(drafted, draft_probs, logits, row.sampling, row.noise, position, lenience)
+    return decide(drafted, draft_probs, logits, row.sampling, row.noise, position)
 
 
 def logprobs_of(scores: Scores, token_ids: Sequence[int], count: int | None) -> tuple[dict[int, float], ...]:

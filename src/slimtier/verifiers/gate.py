@@ -34,14 +34,14 @@ class Gate:
     def __post_init__(self) -> None:
         for name in ("accept", "escalate", "margin"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0.0:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0.0:  # nor NaN
                 raise ConfigError(f"the gate's {name} is {value!r}: give a number, 0 or more")
         if not isinstance(self.literal, bool):
             raise ConfigError(f"the gate's literal is {self.literal!r}: give true or false")
         if self.accept < self.escalate:
             raise ConfigError(
                 f"the gate accepts from {self.accept} and escalates below {self.escalate}: "
-                "accept must be at least escalate (1 or more: no token is kept, or the target always decides)"
+                "accept must be at least escalate (above 1: no token is kept, or the target always decides)"
             )
 
     @classmethod
@@ -53,13 +53,13 @@ class Gate:
 
     def decide(self, logits: torch.Tensor, drafted: int | None) -> Decider:
         """Who decides, from the slim verifier's processed logits [vocab]; None: nothing was drafted here, so either
-        the slim verifier or the target."""
+        the slim verifier, whose own best token has r = 1, or the target."""
         if self.margin > 0.0:
             best, second = logits.topk(2).values.tolist()
             if best - second < self.margin:
                 return "target"
         if drafted is None:
-            return "slim"
+            return "slim" if self.escalate <= 1.0 else "target"
         ratio = float((logits[drafted] - logits.max()).exp())
         if ratio >= self.accept:
             return "drafter"
@@ -71,7 +71,7 @@ class Gate:
             best, second = logits.topk(2).values.tolist()
             if best - second < self.margin:
                 return torch.ones_like(logits, dtype=torch.bool)
-        return (logits - logits.max()).exp() < self.escalate
+        return (logits - logits.max()).exp().double() < self.escalate  # as `decide` compares
 
     def __str__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slimtier.errors import ConfigError
+from slimtier.sampling import judge
 from slimtier.types import Draft, Verdict
 from slimtier.verifiers.block import refuse_gumbel, verify_blocks
 
@@ -25,6 +27,7 @@ class LenientVerifier:
 
     name = "lenient"
     lossless = False
+    wants_draft_probs = False
 
     def __init__(self, target: Target, lenience: float) -> None:
         if not 0.0 < lenience < 1.0:
@@ -41,4 +44,4 @@ class LenientVerifier:
         nothing for a lenience to widen."""
         for row in rows:
             refuse_gumbel(row.sampling, self.name)
-        return verify_blocks(self.target, rows, drafts, cache, self.lenience, capture)
+        return verify_blocks(self.target, rows, drafts, cache, partial(judge, lenience=self.lenience), capture)

@@ -76,6 +76,7 @@ class TieredVerifier:
     """
 
     lossless = False
+    wants_draft_probs = False
 
     def __init__(self, target: Target, slim: Target, gate: Gate, name: str = "paper") -> None:
         self.name = name
@@ -122,7 +123,6 @@ class TieredVerifier:
                     raise
                 return False  # past the row's end, it may be; see `verify_blocks`
             scan.put(own, own == scan.drafted, "slim")
-            scan.ended = True
         return False
 
     def _escalate(
@@ -203,6 +203,7 @@ class ObservingVerifier:
 
     name = "observe"
     lossless = True
+    wants_draft_probs = False
 
     def __init__(self, target: Target, slim: Target, gate: Gate) -> None:
         self.target = target

@@ -56,7 +56,10 @@ class _Timers:
     """The clocks of the compiled core: those of the target's passes and of the drafter's, since the first block."""
 
     def __init__(self, engine: Any) -> None:
-        drafter = getattr(engine.drafter, "network", None) or engine.drafter
+        drafter = engine.drafter
+        while hasattr(drafter, "inner"):
+            drafter = drafter.inner
+        drafter = getattr(drafter, "network", None) or drafter
         self._target = getattr(engine.target, "decoder", None)
         self._drafter = getattr(getattr(drafter, "runtime", None), "core", None)
 
@@ -111,6 +114,13 @@ def log_likelihood(token_ids: list[int], answer: list[int]) -> dict[str, Any]:
     return {"log_likelihood": float(torch.log_softmax(logits, -1)[torch.arange(len(answer)), chosen].double().sum())}
 
 
+def audit(token_ids: list[int], answer: list[int]) -> dict[str, Any]:
+    """The share of the answer's tokens that are not the target's argmax after the tokens before."""
+    from slimtier.audit import audit as audit_answer
+
+    return {"divergence": audit_answer(_made[""].target, token_ids, answer).mean}
+
+
 def logits(token_ids: list[int], stepwise: bool) -> list[float]:
     """Of the token after `token_ids`; stepwise: the last of them is fed alone, as plain decoding does."""
     target = _made[""].target
@@ -122,10 +132,16 @@ def logits(token_ids: list[int], stepwise: bool) -> list[float]:
 
 
 def _engine(
-    drafter: str, verifier: str = "lossless", settings: dict[str, Any] | None = None, num_speculative_tokens: int = 0
+    drafter: str,
+    verifier: str = "lossless",
+    settings: dict[str, Any] | None = None,
+    num_speculative_tokens: int = 0,
+    tiers: str = "",
+    route: str = "",
 ) -> Any:
     from slimtier.engine import Engine
     from slimtier.registry import DRAFTERS, VERIFIERS, settings_of
+    from slimtier.tiers import TIER_SETTINGS, join
 
     loaded, given = _made[""], settings or {}
     parts = []
@@ -135,8 +151,17 @@ def _engine(
             _made[key] = entry.build(loaded, settings_of(entry, given), _load_other)
         parts.append(_made[key])
     parts[0].reset()
+    count = num_speculative_tokens or DRAFTERS[drafter].num_speculative_tokens
+    if not tiers:
+        return Engine(loaded.target, *parts, num_speculative_tokens=count)
+    chosen = {key: value for key, value in given.items() if key in TIER_SETTINGS}
+    joined = join(loaded.target, parts[0], count, tiers, route or None, chosen)
     return Engine(
-        loaded.target, *parts, num_speculative_tokens=num_speculative_tokens or DRAFTERS[drafter].num_speculative_tokens
+        loaded.target,
+        joined.drafter,
+        joined.verifier,
+        num_speculative_tokens=joined.num_speculative_tokens,
+        tiers=tiers,
     )
 
 
@@ -147,5 +172,5 @@ def _load_other(other: str) -> Any:
 
 
 if __name__ == "__main__":
-    operations = (load, generate, generate_batch, log_likelihood, logits)
+    operations = (load, generate, generate_batch, log_likelihood, audit, logits)
     serve({operation.__name__: operation for operation in operations})

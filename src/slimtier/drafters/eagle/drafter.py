@@ -108,11 +108,11 @@ class EagleDrafter:
         rows = zip(range(len(contexts)), contexts, limits, stops, strict=True)
         asked = [one for row in rows if (one := self._ask(*row)) is not None]
         found = [Drafted()] * len(contexts)
-        drawn = [one for one in asked if needs_logits(one.context.sampling)]
+        drawn = [one for one in asked if _draws(one)]
         for one, draft in zip(drawn, self._draw(drawn), strict=True):
             found[one.place] = draft
         for stop in dict.fromkeys(stops):
-            certain = [one for one in asked if one.stop == stop and not needs_logits(one.context.sampling)]
+            certain = [one for one in asked if one.stop == stop and not _draws(one)]
             for one, chain in zip(certain, self._chain(certain, stop), strict=True):
                 found[one.place] = Drafted(Draft(chain.token_ids), chain.confidences)
         return found
@@ -210,6 +210,11 @@ class EagleDrafter:
             fed = [_fed(asked[row], drawn[row], state[place, None]) for row, place in zip(live, going, strict=True)]
             fed_back = True
         return [_drafted(one.stop, tokens) for one, tokens in zip(asked, drawn, strict=True)]
+
+
+def _draws(asked: Asked) -> bool:
+    """Whether the head's argmax alone does not do."""
+    return asked.context.report or needs_logits(asked.context.sampling)
 
 
 def _draw_one(asked: Asked, drawn: list[Drawn], logits: torch.Tensor) -> bool:

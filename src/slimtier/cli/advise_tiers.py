@@ -1,0 +1,43 @@
+"""`slimtier advise tiers`: whether a slim verifier pays."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated, Any
+
+import typer
+
+from slimtier.cli import common
+
+
+def tiers(
+    model: common.Model = common.DEFAULT_MODEL,
+    precision: common.Precision = "auto",
+    drafter: common.Drafter = "auto",
+    route: Annotated[
+        list[str] | None, typer.Option(help="q4, q8, skip:RATIO or a file; may be repeated. Left out: the usual ones.")
+    ] = None,
+    runtime: common.Runtime = "auto",
+    threads: common.Threads = None,
+    set_: common.Set = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure on this machine whether a slim verifier between drafter and target pays, and which.
+
+    Settings: prompts, max_new_tokens, repeats, longest (run to consider), gate (conservative, default, aggressive).
+
+    Example: slimtier advise tiers --model smollm2-135m --precision fp32 --route q4
+    """
+    from slimtier.advise.tiers import TierPlan, advise_tiers
+    from slimtier.advise.tiers_text import text_of
+    from slimtier.config import read_dataclass
+    from slimtier.registry import check_settings
+
+    plan = read_dataclass(TierPlan, common.read_pairs(set_), "--set")
+    check_settings(drafter, "lossless", {}, "observe", ",".join(route) if route else None)
+    settings = common.Settings({}, {}, raw=False)
+    choices: dict[str, Any] = {"drafter": drafter, "verifier": "lossless", "tiers": None, "route": None}
+    engine = common.open_engine(model, settings, **choices, runtime=runtime, precision=precision, threads=threads)
+    with common.bar("measuring", "parts") as progress:
+        found = advise_tiers(engine, plan, route or (), progress)
+    typer.echo(json_module.dumps(found.to_dict(), ensure_ascii=False) if json else text_of(found))
