@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from slimtier.errors import InputError
-from slimtier.files import telling
+from slimtier.files import replacing, telling
 
+DERIVED = ("exactness", "draws", "score", "schedule")
 Key = tuple[str, bool, str, str, int]  # system, control, task, item, repeat
 
 
@@ -74,8 +74,11 @@ class Journal:
             raise InputError(f"{self.path} has the results of other settings: name another file, or remove this one")
         if found is None:
             whole, self.resumed = b"", False  # it ended before it had begun
+        if not self.complete:  # what follows from the answers is worked out anew
+            whole = b"".join(line for line in whole.splitlines(keepends=True) if json.loads(line)["kind"] not in DERIVED)
         if whole != content:
-            os.truncate(self.path, len(whole))
+            with replacing(self.path) as beside:
+                beside.write_bytes(whole)
 
     def __enter__(self) -> Journal:
         return self
