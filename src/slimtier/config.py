@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -24,11 +25,11 @@ def refuse_unknown(names: Iterable[str], known: Sequence[str], what: str) -> Non
 
 
 def json_or_text(text: str) -> Any:
-    """A value from a command line: JSON if it can be read as such, else the text itself."""
+    """A value from a command line: JSON if it can be read as such (.5 and 5. are numbers too), else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
-        return text
+        return float(text) if re.fullmatch(r"[+-]?(\.\d+|\d+\.)", text) else text
 
 
 def read_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:

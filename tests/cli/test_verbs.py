@@ -125,7 +125,7 @@ def test_every_flag_takes_effect(run: Run, loads: list[RunOptions]) -> None:
     )
     assert done.stdout == "né\n"
     assert "drafter none" in done.stderr
-    assert done.stderr.endswith("lossy (lenient)\n")
+    assert "lossy (lenient)\naudit: " in done.stderr
     assert loads == [RunOptions("native", "q8", 2, "cpu")]
 
 
@@ -176,6 +176,16 @@ BAD_INPUT: list[tuple[list[str], str, int]] = [
     (["generate", "x", "--drafter", "draft_model"], "needs the setting draft_model", 1),
     (["generate", "x", "--drafter", "layer_skip", "--set", "skip_layers=9"], "layers are 0 to 3", 1),
     (["generate", "x", "--verifier", "lenient"], "needs the setting lenience", 1),
+    (["generate", "x", "--tiers", "exakt"], "did you mean 'exact'", 1),
+    (["generate", "x", "--tiers", "exact", "--route", "q5"], "route is 'q5', which is no file", 1),
+    (["generate", "x", "--tiers", "exact", "--route", "skip:2"], "a share of the layers", 1),
+    (["generate", "x", "--tiers", "exact", "--set", "accept=.8"], "not used by tiers exact", 1),
+    (["generate", "x", "--tiers", "paper", "--set", "accept=.3"], "accept must be at least escalate", 1),
+    (["generate", "x", "--tiers", "calibrated", "--route", "q4"], "slimtier calibrate", 1),
+    (["generate", "x", "--tiers", "paper", "--route", "none", "--lossless"], "paper is lossy", 1),
+    (["generate", "x", "--verifier", "lenient", "--set", "lenience=.5", "--lossless"], "lenient is lossy", 1),
+    (["generate", "x", "--route", "q4"], "used by no tiers", 1),
+    (["generate", "x", "--set", "flush=3"], "--tiers exact", 1),
     (["generate", "x", "--runtime", "hf", "--precision", "q4"], "fp32, bf16", 1),
     (["generate", "x", "--threads", "0"], "threads is 0", 1),
     (["generate", "x", "--sed", "1"], "--seed", 2),
@@ -195,6 +205,22 @@ def test_bad_input_gets_one_line(run: Run, target: Writer, args: list[str], mess
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert target.calls == []
+
+
+@pytest.mark.parametrize("tiers", ["exact", "observe"])
+def test_lossless_tiers_change_nothing(run: Run, tiers: str) -> None:
+    done = run("generate", "Write.", "--tiers", tiers, "--route", "skip:0.5", "--lossless", "--json")
+    found = json.loads(done.stdout)
+    assert (found["text"], found["tiers"], found["lossless"]) == (POEM, tiers, True)
+    assert found["stats"]["num_slim_calls"] > 0
+    assert "audit" not in found
+
+
+def test_lossy_tiers_say_so(run: Run) -> None:
+    done = run("generate", "Write.", "--tiers", "paper", "--route", "skip:0.5")
+    assert "lossy (paper)\naudit: 0.0% of the tokens" in done.stderr
+    found = json.loads(run("generate", "Write.", "--tiers", "paper", "--route", "skip:0.5", "--json").stdout)
+    assert (found["lossless"], found["verifier"], found["audit"]["differs"]) == (False, "paper", 0.0)
 
 
 def test_stdin_that_is_no_text(run: Run) -> None:
