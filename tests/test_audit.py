@@ -15,7 +15,9 @@ from tests.stubs import StubTarget, plain_tokens, seeded_normal
 PROMPT = [3, 1, 4, 1, 5]
 SETTINGS = {
     "greedy": SamplingParams(),
-    "penalties": SamplingParams(repetition_penalty=1.3, no_repeat_ngram=2, logit_bias={7: 2.0, 9: float("-inf")}),
+    "penalties": SamplingParams(
+        repetition_penalty=1.3, presence_penalty=1.0, no_repeat_ngram=2, logit_bias={7: 2.0, 9: float("-inf")}
+    ),
     "T1": SamplingParams(temperature=1.0, top_k=5),
 }
 

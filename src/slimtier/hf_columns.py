@@ -147,6 +147,7 @@ class Recorder:
     def __init__(self, inner: Verifier, first: int) -> None:
         self.name = inner.name
         self.lossless = inner.lossless
+        self.wants_draft_probs = inner.wants_draft_probs
         self._inner = inner
         self._first = first
         self._logits: dict[int, torch.Tensor] = {}  # [1, vocab] by the index of the token in the row

@@ -111,11 +111,13 @@ class VerifyRow:
 class Route:
     """What a pass of the target does with each sublayer: attention[i] and mlp[i] of layer i, and the head. `skip`
     leaves the residual stream as it is (VIA-SD's layer mask), `q8` and `q4` use a low-precision copy of the weights.
-    The head cannot be skipped. Embeddings and norms are always the target's own."""
+    The head cannot be skipped. Embeddings and norms are always the target's own. `adapter`: the digest of the low-rank
+    adapters that the target adds on this route ("": none); what they change is a copy, of 8 bits where it says full."""
 
     attention: tuple[Action, ...]
     mlp: tuple[Action, ...]
     head: Action = "full"
+    adapter: str = ""
 
     @classmethod
     def full(cls, num_layers: int) -> Route:
@@ -148,7 +150,8 @@ class Route:
     @property
     def precisions(self) -> frozenset[Action]:
         """The low precisions that it uses."""
-        return frozenset((*self.sublayers, self.head)) - {"full", "skip"}
+        copies: tuple[Action, ...] = ("q8",) if self.adapter else ()
+        return frozenset((*self.sublayers, self.head, *copies)) - {"full", "skip"}
 
     def thins(self, other: Route) -> bool:
         """Whether it keeps no more of any sublayer than `other` does (full before q8 before q4 before skip)."""

@@ -8,8 +8,8 @@ from slimtier.advise.tier_model import LossyBlock, StepTimes, best_flush, exact_
 from slimtier.advise.tiers import TierPlan, advise_tiers, usual_routes
 from slimtier.advise.tiers_text import text_of
 from slimtier.drafters.ngram import NgramDrafter
-from slimtier.engine import Engine
 from slimtier.errors import ConfigError
+from slimtier.loading import Loaded
 from tests.stubs import StubTarget
 
 FLAT = StepTimes({1: 1.0, 4: 1.0, 8: 1.0})
@@ -45,9 +45,9 @@ def test_lossy_tiers_pay_where_the_target_is_asked_seldom() -> None:
 
 def test_advice_on_a_stub() -> None:
     target = StubTarget(vocab_size=40, order=2, max_positions=512)
-    engine = Engine(target, NgramDrafter(), num_speculative_tokens=4, tokenizer=_Numbers())  # type: ignore[arg-type]
+    loaded = Loaded(target, _Numbers())
     plan = TierPlan(max_new_tokens=24, prompts=2, repeats=1, longest=6)
-    found = advise_tiers(engine, plan, ("none", "skip:0.5"))
+    found = advise_tiers(loaded, NgramDrafter, 4, plan, ("none", "skip:0.5"))
     same, other = found.rows
     assert same.agreement == 1.0
     assert other.agreement < 1.0

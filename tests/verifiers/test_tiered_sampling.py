@@ -18,6 +18,7 @@ from slimtier.verifiers.base import VerifyRow
 from slimtier.verifiers.gate import Gate
 from tests.decoding import decode_rows, make_row
 from tests.stubs import ScriptedDrafter, StubTarget, drawn
+from tests.tiering import a_few
 from tests.verifiers.tiered_rule import ROUTE, noisy, tiered
 from tests.verifying import sampled
 
@@ -53,6 +54,15 @@ class Flat(StubTarget):
         return LOGITS[route].clone()
 
 
+def speculative(target: list[float], draft: list[float]) -> list[tuple[int, bool, float]]:
+    """What becomes of a drafted token: (output token, whether it is kept, chance)."""
+    kept = [min(d, a) for a, d in zip(target, draft, strict=True)]
+    rest = [max(a - d, 0.0) for a, d in zip(target, draft, strict=True)]
+    lost, total = 1.0 - sum(kept), sum(rest)
+    replaced = [(t, False, lost * each / total) for t, each in enumerate(rest)] if total else []
+    return [*((t, True, each) for t, each in enumerate(kept)), *replaced]
+
+
 def exact_blocks(gate: Gate, params: SamplingParams, length: int, certain: bool) -> dict[Block, float]:
     """The chance of every block, summed over what is drafted, drawn and accepted."""
     target, slim = (process(LOGITS[route], (), 0, params) for route in (None, ROUTE))
@@ -61,14 +71,6 @@ def exact_blocks(gate: Gate, params: SamplingParams, length: int, certain: bool)
     unsure = float(slim.topk(2).values.diff().abs()) < gate.margin
     escalated = [unsure or ratio < gate.escalate for ratio in ratios]
     found: dict[Block, float] = {}
-
-    def test(chances: list[float]) -> list[tuple[int, bool, float]]:
-        """Speculative sampling: (token, kept, chance)."""
-        kept = [d * min(1.0, a / d) if d else 0.0 for a, d in zip(p, chances, strict=True)]
-        rest = [max(a - d, 0.0) for a, d in zip(p, chances, strict=True)]
-        lost, total = 1.0 - sum(kept), sum(rest)
-        replaced = [(t, False, lost * each / total) for t, each in enumerate(rest)] if total else []
-        return [*((t, True, each) for t, each in enumerate(kept)), *replaced]
 
     def go(slot: int, asked: bool, so_far: Block, chance: float) -> None:
         if chance == 0.0:
@@ -88,7 +90,7 @@ def exact_blocks(gate: Gate, params: SamplingParams, length: int, certain: bool)
                 put(token, "target" if ask else "slim", False, ask, (p if ask else q)[token])
             return
         if asked:
-            for token, kept, part in test(d):
+            for token, kept, part in speculative(p, d):
                 put(token, "target", kept, True, part)
             return
         region = sum(each for each, asks in zip(d, escalated, strict=True) if asks)
@@ -106,7 +108,7 @@ def exact_blocks(gate: Gate, params: SamplingParams, length: int, certain: bool)
                     put(token, "target", token == v, True, each * escalated[v] * p[token])
         elif region:
             given = [each * asks / region for each, asks in zip(d, escalated, strict=True)]
-            for token, kept, part in test(given):
+            for token, kept, part in speculative(p, given):
                 put(token, "target", kept, True, region * part)
 
     go(0, False, (), 1.0)
@@ -161,13 +163,7 @@ def p_value(counts: Counter[Block], exact: dict[Block, float]) -> float:
     return float(stats.chi2.sf(sum((a - b) ** 2 / b for a, b in zip(seen, expected, strict=True)), len(seen) - 1))
 
 
-CASES = [
-    pytest.param(*case, marks=() if i % 3 == 0 else pytest.mark.slow)
-    for i, case in enumerate(itertools.product(SETTINGS, SAMPLED, [False, True]))
-]
-
-
-@pytest.mark.parametrize(("name", "params", "certain"), CASES)
+@pytest.mark.parametrize(("name", "params", "certain"), a_few(3, SETTINGS, SAMPLED, [False, True]))
 def test_blocks_follow_the_mixture(name: str, params: str, certain: bool) -> None:
     gate, setting = SETTINGS[name], SAMPLED[params]
     counts = drawn_blocks(gate, setting, 2, certain, 1200)

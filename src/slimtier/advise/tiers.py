@@ -18,6 +18,7 @@ from slimtier.tiers import join
 
 if TYPE_CHECKING:
     from slimtier.drafters.base import Drafter
+    from slimtier.loading import Loaded
     from slimtier.models.base import Target
     from slimtier.result import Result
     from slimtier.types import Verdict
@@ -35,7 +36,7 @@ class TierPlan:
 
     max_new_tokens: int = 96
     prompts: int = len(PROMPTS)
-    repeats: int = 3
+    repeats: int = 2
     longest: int = 24
     gate: str = "default"
 
@@ -97,18 +98,21 @@ def usual_routes(target: Target) -> tuple[str, ...]:
 
 
 def advise_tiers(
-    engine: Engine,
+    loaded: Loaded,
+    make: Callable[[], Drafter],
+    num_speculative_tokens: int,
     plan: TierPlan,
     routes: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TierAdvice:
-    """Measure each route beside plain and two-tier decoding (that of `engine`) of the same answers, at temperature 0.
+    """Measure each route beside plain and two-tier decoding of the same answers, at temperature 0. `make` makes the
+    drafter: each way to decode has one of its own, for it may learn what its rounds cost.
 
     Raises ConfigError for a route that does not fit, before anything is measured."""
-    target, names = engine.target, tuple(routes) or usual_routes(engine.target)
+    target, names = loaded.target, tuple(routes) or usual_routes(loaded.target)
     for name in names:
         find_route(name, target)
-    bench = _Bench(engine, plan)
+    bench = _Bench(loaded, make, num_speculative_tokens, plan)
     total = 2 + len(names)
     two = bench.race({"plain": bench.engine(target, None), "two": bench.engine(target)})
     progress(1, total)
@@ -125,7 +129,7 @@ def advise_tiers(
     return TierAdvice(
         info.name,
         info.precision,
-        engine.drafter.name,
+        make().name,
         rates["plain"],
         rates["two"],
         dict(steps.seconds),
@@ -145,8 +149,8 @@ def _row(bench: _Bench, name: str, steps: StepTimes, two: Race) -> RouteRow:
     predicted = exact_rate(agreement, 1.0 / alone.rates["alone"], steps, flush)
     settings = {"gate": bench.plan.gate}
     joined = {
-        "exact": join(target, bench.drafter, bench.count, "exact", name, {"flush": flush}),
-        "paper": join(target, bench.drafter, bench.count, "paper", name, settings),
+        "exact": join(target, bench.make(), bench.count, "exact", name, {"flush": flush}),
+        "paper": join(target, bench.make(), bench.count, "paper", name, settings),
     }
     engines = {
         kind: bench.engine(target, one.drafter, one.verifier, one.num_speculative_tokens)
@@ -193,16 +197,16 @@ class Race:
 class _Bench:
     """The model, its drafter and the prompts."""
 
-    def __init__(self, engine: Engine, plan: TierPlan) -> None:
-        self.target, self.tokenizer = engine.target, engine.tokenizer
-        self.drafter, self.count, self.plan = engine.drafter, engine.num_speculative_tokens, plan
+    def __init__(self, loaded: Loaded, make: Callable[[], Drafter], count: int, plan: TierPlan) -> None:
+        self.target, self.tokenizer = loaded.target, loaded.tokenizer
+        self.make, self.count, self.plan = make, count, plan
         chat = self.tokenizer is not None and self.tokenizer.has_chat_template
         asked = PROMPTS[: plan.prompts]
         self.prompts: list[Any] = [[{"role": "user", "content": one}] if chat else one for one in asked]
 
     def engine(self, target: Target, drafter: Drafter | str | None = "same", *rest: Any) -> Engine:
-        """An engine of the bench's drafter, unless told otherwise; `rest`: verifier, num_speculative_tokens."""
-        chosen = self.drafter if isinstance(drafter, str) else drafter
+        """An engine with a drafter of its own, unless one is given; `rest`: verifier, num_speculative_tokens."""
+        chosen = self.make() if isinstance(drafter, str) else drafter
         verifier: Verifier | None = rest[0] if rest else None
         count = rest[1] if rest else self.count
         return Engine(target, chosen, verifier, tokenizer=self.tokenizer, num_speculative_tokens=count)
@@ -262,7 +266,7 @@ class _Bench:
 
     def observe(self, route: str, settings: dict[str, Any]) -> tuple[LossyBlock, float]:
         """What the gate would have done with the blocks of two-tier decoding, and how long their drafts are."""
-        joined = join(self.target, self.drafter, self.count, "observe", route, settings)
+        joined = join(self.target, self.make(), self.count, "observe", route, settings)
         log = _Log(joined.verifier)
         engine = self.engine(self.target, joined.drafter, log, self.count)
         for prompt in self.prompts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -31,13 +31,22 @@ def tiers(
     from slimtier.advise.tiers import TierPlan, advise_tiers
     from slimtier.advise.tiers_text import text_of
     from slimtier.config import read_dataclass
-    from slimtier.registry import check_settings
+    from slimtier.loading import RunOptions, load
+    from slimtier.models.resolve import resolve
+    from slimtier.registry import DRAFTERS, check_settings
 
     plan = read_dataclass(TierPlan, common.read_pairs(set_), "--set")
     check_settings(drafter, "lossless", {}, "observe", ",".join(route) if route else None)
-    settings = common.Settings({}, {}, raw=False)
-    choices: dict[str, Any] = {"drafter": drafter, "verifier": "lossless", "tiers": None, "route": None}
-    engine = common.open_engine(model, settings, **choices, runtime=runtime, precision=precision, threads=threads)
+    options, entry = RunOptions(runtime, precision, threads), DRAFTERS[drafter]
+    with common.patience(f"loading {model}"):
+        loaded = load(resolve(model), options)
     with common.bar("measuring", "parts") as progress:
-        found = advise_tiers(engine, plan, route or (), progress)
+        found = advise_tiers(
+            loaded,
+            lambda: entry.build(loaded, {}, lambda other: load(other, options)),
+            entry.num_speculative_tokens,
+            plan,
+            route or (),
+            progress,
+        )
     typer.echo(json_module.dumps(found.to_dict(), ensure_ascii=False) if json else text_of(found))

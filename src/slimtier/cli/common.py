@@ -33,7 +33,7 @@ Tiers = Annotated[
     typer.Option(help="A slim verifier between drafter and target: exact, observe; lossy: paper, calibrated."),
 ]
 Route = Annotated[
-    str | None, typer.Option(help="What the slim verifier is: none, q4, q8, skip:RATIO, a file of `slimtier route`.")
+    str | None, typer.Option(help="The slim verifier: none, q4, q8, skip:RATIO, or what `slimtier route` wrote.")
 ]
 Lossless = Annotated[bool, typer.Option("--lossless", help="Refuse whatever may change the output.")]
 MaxNewTokens = Annotated[int, typer.Option(help="The longest answer, in tokens.")]

@@ -10,12 +10,15 @@ from typer.core import TyperGroup
 
 from slimtier.cli.advise import advise
 from slimtier.cli.bench import bench
+from slimtier.cli.calibrate import calibrate
 from slimtier.cli.capture import capture
 from slimtier.cli.chat import chat
 from slimtier.cli.doctor import doctor
 from slimtier.cli.generate import generate
 from slimtier.cli.models import models
+from slimtier.cli.repair import repair
 from slimtier.cli.report import report
+from slimtier.cli.route import route
 from slimtier.cli.train import train
 from slimtier.errors import SlimtierError
 
@@ -51,6 +54,9 @@ app.command()(models)
 app.command()(capture)
 app.command()(train)
 app.command()(doctor)
+app.command()(route)
+app.command()(calibrate)
+app.command()(repair)
 app.command()(report)
 app.command()(bench)
 app.add_typer(advise, name="advise")

@@ -10,6 +10,7 @@ import torch
 
 from slimtier.errors import ConfigError, InputError, NonFiniteError
 from slimtier.kernels import available_threads, core, pool
+from slimtier.models.adapters import Adapters
 from slimtier.models.base import Cache, Target, TargetInfo, VocabWeight
 from slimtier.models.native_builder import Builder
 from slimtier.models.rows import Rows
@@ -150,11 +151,15 @@ class NativeTarget:
             self._slim_decoders[route] = self._builder.decoder_on(route, self.pool)
         return self._slim_decoders[route]
 
+    def adapt(self, adapters: Adapters) -> None:
+        """Know the adapters of routes whose `adapter` is their digest; the target itself stays what it is. Raises
+        InputError for those of another model."""
+        self._builder.adapt(adapters)
+
     def route_bytes(self, route: Route) -> tuple[int, int]:
-        """Bytes of weights that a step on the route reads, and of the low-precision copies made so far (for all
-        routes: they share them)."""
+        """Bytes of weights that a step on the route reads, and of those among them that are copies made for it."""
         self._decoder_on(route)
-        return self._builder.bytes_on(route), self._builder.copied_bytes
+        return self._builder.bytes_on(route)
 
     def head(self, hidden: torch.Tensor, reduce: str = "logits", *, route: Route | None = None) -> Any:
         """See `Target.head`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from slimtier.errors import InputError
 from slimtier.kernels import available_threads, core
+from slimtier.models.adapters import Adapters, MergedTensor, Pair
 from slimtier.models.base import VocabWeight
 from slimtier.models.config import NativeConfig
 from slimtier.models.precision import Role, kernel_matrix
@@ -34,7 +35,8 @@ class Builder:
         self._rounded_names: set[str] = set()
         self.vocab_matrices: dict[VocabWeight, Any] = {}
         self._matrices: dict[str, Any] = {}  # of the layers, by tensor name
-        self._copies: dict[tuple[str, Action], Any] = {}
+        self._copies: dict[tuple[str, Action, str], Any] = {}  # by tensor, precision and adapters
+        self._adapters: dict[str, Adapters] = {}
 
     def decoder(self, threads: Any) -> Any:
         config = self.weights.config
@@ -56,24 +58,31 @@ class Builder:
         self._matrices = matrices
         return self._decoder(matrices, head, threads)
 
+    def adapt(self, adapters: Adapters) -> None:
+        """Know the adapters that a route calls by their digest. Raises InputError for those of another model."""
+        adapters.check({name: (matrix.n, matrix.k) for name, matrix in self._matrices.items()})
+        self._adapters[adapters.digest] = adapters
+
     def decoder_on(self, route: Route, threads: Any) -> Any:
-        """A decoder that runs the route. Raises InputError when it is for another number of layers."""
+        """A decoder that runs the route. Raises InputError when it is for another number of layers, or with adapters
+        that are not known."""
         num_layers = self.weights.config.num_layers
         if len(route.attention) != num_layers or len(route.mlp) != num_layers:
             raise InputError(f"the route is for {len(route.attention)} layers and the model has {num_layers}")
+        if route.adapter and route.adapter not in self._adapters:
+            raise InputError(f"the route has adapters {route.adapter}, which this target was not given: adapt it first")
         with ThreadPoolExecutor(min(4, available_threads())) as executor:
-            jobs = {name: executor.submit(self._on, name, action) for name, action in _actions(route)}
+            actions = matrix_actions(route)
+            jobs = {name: executor.submit(self._on, name, action, route.adapter) for name, action in actions}
             matrices = {name: job.result() for name, job in jobs.items()}
         return self._decoder(matrices, self._head_on(route), threads)
 
-    def bytes_on(self, route: Route) -> int:
-        """Bytes of weights that a step on the route reads."""
-        layers = sum(self._on(name, action).nbytes for name, action in _actions(route) if action != "skip")
-        return int(layers + self._head_on(route).nbytes)
-
-    @property
-    def copied_bytes(self) -> int:
-        return sum(copy.nbytes for copy in self._copies.values())
+    def bytes_on(self, route: Route) -> tuple[int, int]:
+        """Bytes of weights that a step on the route reads, and of those among them that are copies."""
+        actions = [(name, action) for name, action in matrix_actions(route) if action != "skip"]
+        read = [(self._on(name, action, route.adapter), self._matrices[name]) for name, action in actions]
+        read.append((self._head_on(route), self.vocab_matrices["head"]))
+        return sum(one.nbytes for one, _ in read), sum(one.nbytes for one, own in read if one is not own)
 
     def _head_on(self, route: Route) -> Any:
         if route.head in ("full", "skip") or self.vocab_matrices["head"].kind in _NOT_ABOVE[route.head]:
@@ -81,17 +90,27 @@ class Builder:
         tied = self.weights.config.vocab.tied
         return self._copy("model.embed_tokens.weight" if tied else "lm_head.weight", route.head, "vocab")
 
-    def _on(self, name: str, action: Action) -> Any:
-        """The matrix a route's action stands for; the target's own where that is not above the precision asked for."""
+    def _on(self, name: str, action: Action, adapter: str) -> Any:
+        """The matrix a route's action stands for; the target's own where that is not above the precision asked for and
+        no adapter changes it."""
         own = self._matrices[name]
+        pair = self._adapters[adapter].pairs.get(name) if adapter else None
+        if pair is not None and action != "skip":
+            return self._adapted(name, "q8" if action == "full" else action, pair, adapter)
         if action in ("full", "skip") or own.kind in _NOT_ABOVE[action]:
             return own
         return self._copy(name, action, "layer")
 
     def _copy(self, name: str, action: Action, role: Role) -> Any:
-        if (name, action) not in self._copies:
-            self._copies[name, action] = kernel_matrix(self.weights.tensors[name], action, role)[0]
-        return self._copies[name, action]
+        if (name, action, "") not in self._copies:
+            self._copies[name, action, ""] = kernel_matrix(self.weights.tensors[name], action, role)[0]
+        return self._copies[name, action, ""]
+
+    def _adapted(self, name: str, action: Action, pair: Pair, adapter: str) -> Any:
+        if (name, action, adapter) not in self._copies:
+            merged = MergedTensor(self.weights.tensors[name], pair)
+            self._copies[name, action, adapter] = kernel_matrix(merged, action, "layer")[0]
+        return self._copies[name, action, adapter]
 
     def _decoder(self, matrices: dict[str, Any], head: Any, threads: Any) -> Any:
         config = self.weights.config
@@ -128,7 +147,7 @@ class Builder:
         )
 
 
-def _actions(route: Route) -> list[tuple[str, Action]]:
+def matrix_actions(route: Route) -> list[tuple[str, Action]]:
     """What the route does with each matrix of the layers, by tensor name."""
     return [
         (f"model.layers.{i}.{name}.weight", action)

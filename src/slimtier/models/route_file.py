@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimtier.errors import ConfigError, InputError
 from slimtier.files import writing
+from slimtier.models.adapters import is_adapters, read_adapters
 from slimtier.models.rows import refuse_precisions
 from slimtier.types import ACTIONS, Route
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from slimtier.models.base import Target, TargetInfo
 
 FORMAT = 1
-NAMES = "none, q4, q8, skip:RATIO or a file from `slimtier route`"
+NAMES = "none, q4, q8, skip:RATIO, a file from `slimtier route` or a directory from `slimtier repair`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,13 @@ class RouteFile:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """As JSON, written beside and renamed."""
-        route = {"attention": self.route.attention, "mlp": self.route.mlp, "head": self.route.head}
-        model = {name: getattr(self.model, name) for name in ModelIdentity.__slots__}
+        """As JSON, written beside and renamed. Raises ConfigError for a route with adapters, which do not fit in."""
+        if self.route.adapter:
+            raise ConfigError(f"{path} would lose the route's adapters: name a route without, or keep their directory")
         names = ("found", "cost", "divergence", "calibrated", "provenance")
         rest = {name: dict(getattr(self, name)) for name in names if getattr(self, name)}
         with writing(path) as out:
-            json.dump({"slimtier_route": FORMAT, "model": model, "route": route, **rest}, out, indent=1)
+            json.dump({"slimtier_route": FORMAT, **described(self.model, self.route), **rest}, out, indent=1)
             out.write("\n")
 
     @classmethod
@@ -96,6 +97,12 @@ class RouteFile:
             raise InputError(f"{path} is a broken route file ({wrong}): write it anew with `slimtier route`") from None
 
 
+def described(model: ModelIdentity, route: Route) -> dict[str, Any]:
+    """What a file says of a route and its model, as plain values."""
+    actions = {"attention": list(route.attention), "mlp": list(route.mlp), "head": route.head}
+    return {"model": asdict(model), "route": actions}
+
+
 def _route(stored: Mapping[str, Any]) -> Route:
     route = Route(tuple(stored["attention"]), tuple(stored["mlp"]), stored["head"])
     wrong = [action for action in (*route.attention, *route.mlp, route.head) if action not in ACTIONS]
@@ -117,10 +124,13 @@ def uniform_skip(num_layers: int, ratio: float) -> Route:
 def check_route(text: object) -> None:
     """ConfigError, before a model is loaded, for what names no route."""
     name = str(text)
-    if name in ("none", "q4", "q8") or (not name.startswith("skip:") and Path(name).expanduser().is_file()):
+    if name in ("none", "q4", "q8"):
         return
     if not name.startswith("skip:"):
-        raise ConfigError(f"route is {name!r}, which is no file: give {NAMES}")
+        path = Path(name).expanduser()
+        if not path.is_file() and not is_adapters(path):
+            raise ConfigError(f"route is {name!r}, which is no file: give {NAMES}")
+        return
     try:
         ratio = float(name.removeprefix("skip:"))
     except ValueError:
@@ -130,8 +140,8 @@ def check_route(text: object) -> None:
 
 
 def find_route(text: object, target: Target) -> tuple[Route, RouteFile | None]:
-    """The route that is named, for this target, and the file that it came from. Raises ConfigError where it does not
-    fit, InputError for a broken file."""
+    """The route that is named, for this target, and the file that it came from; adapters are given to the target.
+    Raises ConfigError where it does not fit, InputError or ModelFileError for a broken file."""
     check_route(text)
     found = _named(str(text), target)
     if not target.info.exact:
@@ -148,9 +158,27 @@ def _named(name: str, target: Target) -> tuple[Route, RouteFile | None]:
     if name.startswith("skip:"):
         return uniform_skip(info.num_layers, float(name.removeprefix("skip:"))), None
     path = Path(name).expanduser()
+    if path.is_dir():
+        return _adapted(path, target), None
     found = RouteFile.read(path)
     found.model.check(ModelIdentity.of(target), path)
     return found.route, found
+
+
+def _adapted(path: Path, target: Target) -> Route:
+    """The route of a directory of adapters, which the target then has."""
+    adapters, about = read_adapters(path)
+    try:
+        model, route = ModelIdentity(**about["model"]), _route(about["route"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} does not say its route ({error}): write it anew with `slimtier repair`") from None
+    model.check(ModelIdentity.of(target), path)
+    adapt = getattr(target, "adapt", None)
+    if adapt is None:
+        runtime = "hf" if target.info.runtime == "hf" else "torch"
+        raise ConfigError(f"{path} has adapters, which only the native CPU kernels run: on {runtime} leave them out")
+    adapt(adapters)
+    return replace(route, adapter=adapters.digest)
 
 
 def default_route(info: TargetInfo) -> str:

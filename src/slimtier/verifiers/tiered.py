@@ -92,13 +92,14 @@ class TieredVerifier:
             refuse_gumbel(row.sampling, self.name)
             check_draft(draft, self.target.info.vocab_size)
         fed = [(row.token_ids[-1], *draft.token_ids) for row, draft in zip(rows, drafts, strict=True)]
+        verified = list(cache.verified)  # a slim verifier that skips nothing adds to it
         blocks = run(self.slim, fed, cache, capture)
         scans = [
             _Scan(row, draft, block, list(row.token_ids), [])
             for row, draft, block in zip(rows, drafts, blocks, strict=True)
         ]
         escalated = [index for index, scan in enumerate(scans) if self._settle(scan)]
-        checked = self._escalate(scans, escalated, cache, capture) if escalated else {}
+        checked = self._escalate(scans, escalated, verified, cache, capture) if escalated else {}
         cache.crop([len(scan.history) - 1 for scan in scans])
         return [self._verdict(scan, checked.get(index)) for index, scan in enumerate(scans)]
 
@@ -126,11 +127,15 @@ class TieredVerifier:
         return False
 
     def _escalate(
-        self, scans: Sequence[_Scan], escalated: Sequence[int], cache: Cache, capture: Sequence[int]
+        self,
+        scans: Sequence[_Scan],
+        escalated: Sequence[int],
+        verified: Sequence[int],
+        cache: Cache,
+        capture: Sequence[int],
     ) -> dict[int, _Block]:
-        """Let the target catch up with these rows and decide what is left of their blocks."""
-        lengths, verified = cache.lengths, cache.verified
-        cache.crop([verified[index] if index in escalated else length for index, length in enumerate(lengths)])
+        """Let the target catch up with these rows from what it has verified, and decide the rest of their blocks."""
+        cache.crop([verified[index] if index in escalated else length for index, length in enumerate(cache.lengths)])
         fed: list[Sequence[int]] = [()] * len(scans)
         for index in escalated:
             scan = scans[index]
