@@ -72,7 +72,7 @@ def generate(
     try:
         while active:
             started = time.perf_counter()
-            drafts = propose(drafter, active, num_speculative_tokens, cache, verifier.wants_draft_probs)
+            drafts = propose(drafter, verifier, active, num_speculative_tokens, cache)
             drafted = time.perf_counter()
             verdicts = verify(verifier, active, drafts, cache, drafter.capture)
             verified = time.perf_counter()
@@ -89,12 +89,15 @@ def generate(
 
 
 def propose(
-    drafter: Drafter, rows: Seq[Sequence], num_speculative_tokens: int, cache: Cache, report: bool = False
+    drafter: Drafter, verifier: Verifier, rows: Seq[Sequence], num_speculative_tokens: int, cache: Cache
 ) -> list[Draft]:
     """A draft for each row; one place is left for the recovered or bonus token, so the budget is met exactly."""
     limits = [min(num_speculative_tokens, row.left() - 1) for row in rows]
+    of_verifier = {"report": verifier.wants_draft_probs, "steady": not verifier.lossless}
     contexts = [
-        DraftContext(row.key, row.token_ids, row.num_prompt_tokens, asked.sampling, asked.draft_noise, cache, report)
+        DraftContext(
+            row.key, row.token_ids, row.num_prompt_tokens, asked.sampling, asked.draft_noise, cache, **of_verifier
+        )
         for row, asked in ((row, row.request) for row in rows)
     ]
     drafts = drafter.propose(contexts, limits)

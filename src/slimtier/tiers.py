@@ -82,6 +82,8 @@ def join(
     names = split_routes(route) or [default_route(target.info)]
     _refuse_several(tiers, names)
     found = [find_route(name, target) for name in names]
+    if tiers != "observe":
+        verify_on(drafter, found[-1][0], target)
     if tiers == "exact":
         return _exact(target, drafter, num_speculative_tokens, [one for one, _ in found], settings)
     slim_route, file = found[0]
@@ -94,6 +96,14 @@ def join(
 
     gate = read_gate(settings) if tiers == "paper" else calibrated_gate(file, target, drafter)
     return Joined(drafter, TieredVerifier(target, slim, gate, tiers), num_speculative_tokens)
+
+
+def verify_on(drafter: Drafter, route: Route, target: Target) -> None:
+    """Tell a drafter that decides by what verifying costs at which precision the slim verifier runs."""
+    from slimtier.drafters.auto import AutoDrafter
+
+    if isinstance(drafter, AutoDrafter):
+        drafter.verified_at("q4" if "q4" in route.precisions else "q8" if route.precisions else target.info.precision)
 
 
 def _refuse_several(tiers: str, routes: list[str]) -> None:

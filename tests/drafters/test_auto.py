@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slimtier.drafters.auto import AutoDrafter
@@ -105,3 +107,14 @@ def test_reset_forgets():
     drafter.reset([4])
     assert not drafter._own
     assert not drafter._attempts
+
+
+def test_under_a_lossy_verifier_a_row_decides_by_itself() -> None:
+    tokens = [1, 2, 3, 4, 5, 1, 2, 3]
+    fresh, taught = AutoDrafter(), AutoDrafter()
+    for _ in range(40):  # another row's copies are never kept
+        taught.propose([replace(context(tokens), key=1)], [8])
+        taught.observe([1], [Verdict((9,), 0, 1, ("target",))])
+    steady, free = (replace(context(tokens), key=2, steady=steady) for steady in (True, False))
+    assert taught.propose([steady], [8]) == fresh.propose([steady], [8])
+    assert taught.propose([free], [8]) != fresh.propose([free], [8])

@@ -75,7 +75,8 @@ class Journal:
         if found is None:
             whole, self.resumed = b"", False  # it ended before it had begun
         if not self.complete:  # what follows from the answers is worked out anew
-            whole = b"".join(line for line in whole.splitlines(keepends=True) if json.loads(line)["kind"] not in DERIVED)
+            lines = whole.splitlines(keepends=True)
+            whole = b"".join(line for line in lines if json.loads(line)["kind"] not in DERIVED)
         if whole != content:
             with replacing(self.path) as beside:
                 beside.write_bytes(whole)

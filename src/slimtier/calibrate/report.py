@@ -49,9 +49,4 @@ def _sentences(found: Mapping[str, Any], out: Path) -> list[str]:
         lines.append("note: no prompt was timed, so the safest gate was taken; see the setting timed")
     elif found["speed_ratio"] <= 1.0:
         lines.append("note: two tiers without a slim verifier were not slower: these tiers do not pay here")
-    if found["drafter"] == "auto":
-        lines.append(
-            "note: the drafter auto learns from prompt to prompt and by the clock, so the losses are not strictly "
-            "independent; ngram, eagle3 and draft_model do not"
-        )
     return lines

@@ -12,6 +12,7 @@ from slimtier.calibrate.bounds import p_value
 from slimtier.calibrate.journal import Answer, Journal
 from slimtier.calibrate.testing import filled, hopeless
 from slimtier.engine import Engine
+from slimtier.tiers import verify_on
 from slimtier.types import Decider
 from slimtier.verifiers.tiered import TieredVerifier
 
@@ -130,9 +131,12 @@ class Trials:
     def _engine(self, gate: Gate | None = None) -> Engine:
         """Without a gate: two tiers."""
         target, drafting = self.loaded.target, self.drafting
+        drafter = drafting.build()
+        if gate is not None:
+            verify_on(drafter, self.slim.route, target)
         return Engine(
             target,
-            drafting.build(),
+            drafter,
             None if gate is None else TieredVerifier(target, self.slim, gate, "calibrated"),
             tokenizer=self.loaded.tokenizer,
             num_speculative_tokens=drafting.num_speculative_tokens,

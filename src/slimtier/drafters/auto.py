@@ -72,11 +72,12 @@ class AutoDrafter:
     """Copies from the row (see `NgramDrafter`), or drafts by a network if there is one for the model, whichever is
     expected to give more output a second, and as many tokens as maximise it.
 
-    Where the choice of length cannot change the output (greedy, gumbel coupling) both sides are learned: the time of
-    verifying and of drafting from the rounds themselves, the chances from all verdicts so far, and what the network
-    drafted is cut to what its confidences promise. Under rejection sampling a draft's length changes which random
-    number meets which token; there a row decides by its own verdicts, by fixed costs and by confidences that are known
-    before a token is drawn, so that a seed gives the same tokens again and their distribution is the target's.
+    Where the choice of length cannot change the output (greedy, gumbel coupling, and the verifier lossless) both sides
+    are learned: the time of verifying and of drafting from the rounds themselves, the chances from all verdicts so far,
+    and what the network drafted is cut to what its confidences promise. Under rejection sampling a draft's length
+    changes which random number meets which token, under a lossy verifier what it keeps. There a row decides by its own
+    verdicts, by fixed costs and by confidences that are known before a token is drawn, so that a seed gives the same
+    tokens again and their distribution is the target's, where the verifier's rule is that.
     """
 
     name = "auto"
@@ -84,12 +85,10 @@ class AutoDrafter:
     def __init__(
         self, min_ngram: int = 1, max_ngram: int = 4, network: EagleDrafter | None = None, precision: str = "fp32"
     ) -> None:
-        """`precision`: of the model that verifies, which says what a drawn token costs."""
         self.capture: tuple[int, ...] = network.capture if network is not None else ()
         self._ngram = NgramDrafter(min_ngram, max_ngram)
         self.network = network
-        verify, draft = DRAWN_SHARES.get(precision, DRAWN_SHARES_OTHERWISE)
-        self._drawn = Costs(1.0 - verify, verify, 0.0, draft)
+        self.verified_at(precision)
         self._verifying = StepCost()
         self._drafting = StepCost(DRAFT_SLOPE)
         self._shared = Experience()
@@ -98,6 +97,11 @@ class AutoDrafter:
         self._idle = 0  # rounds since the network was last asked
         self._tokens = 0  # of the step being verified
         self._asked = 0.0
+
+    def verified_at(self, precision: str) -> None:
+        """At which precision the model that verifies runs: it says what a token costs where nothing may be learned."""
+        verify, draft = DRAWN_SHARES.get(precision, DRAWN_SHARES_OTHERWISE)
+        self._drawn = Costs(1.0 - verify, verify, 0.0, draft)
 
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
         drafts: list[Draft] = []
@@ -197,4 +201,4 @@ class AutoDrafter:
 
 def _may_learn(context: DraftContext) -> bool:
     """Whether the length of a draft may depend on anything, for it cannot change the output."""
-    return is_greedy(context.sampling) or context.sampling.coupling == "gumbel"
+    return not context.steady and (is_greedy(context.sampling) or context.sampling.coupling == "gumbel")

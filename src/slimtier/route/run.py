@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -118,10 +119,11 @@ def _foretell(bench: Bench, live: Live) -> None:
     done = len(store.finished())
     left, more = max(0, plan.trials - done), greedy_evaluations(bench.space, _moved(bench), plan.greedy)
     kept = f" ({done} trials are there already)" if done else ""
+    minutes = max(1, math.ceil((left + more) * seconds / 60))
     live.say(
         f"{bench.judge.positions} positions of {len(bench.texts.searched)} answers; an evaluation takes "
-        f"{seconds:.1f} s: {left} trials{kept} and {more} evaluations for the greedy baseline, at most "
-        f"{(left + more) * seconds / 60:.0f} minutes and the sampler's own time"
+        f"{seconds:.1f} s: {left} trials{kept} and {more} evaluations for the greedy baseline, about "
+        f"{minutes} min and the sampler's own time"
     )
 
 
