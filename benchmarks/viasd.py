@@ -153,8 +153,8 @@ def _line(arm: str, rows: Rows) -> list[Any]:
     rejections = [value for value in of_arm(rows, arm, "rejection_rate") if value is not None]
     return [
         arm,
-        ratio_text(_ratio(rows, arm, "two tiers")),
-        ratio_text(_ratio(rows, arm, "plain")),
+        ratio_text(ratio_of(rows, arm, "two tiers")),
+        ratio_text(ratio_of(rows, arm, "plain")),
         f"{sum(same)}/{len(same)}",
         f"{weighted('divergence'):.2%}",
         f"{weighted('nats_per_token'):.3f}",
@@ -164,7 +164,7 @@ def _line(arm: str, rows: Rows) -> list[Any]:
     ]
 
 
-def _ratio(rows: Rows, arm: str, base: str) -> tuple[float, float, float] | None:
+def ratio_of(rows: Rows, arm: str, base: str) -> tuple[float, float, float] | None:
     return bootstrap_ratio(of_arm(rows, arm, "tokens_per_s"), of_arm(rows, base, "tokens_per_s"))
 
 

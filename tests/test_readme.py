@@ -84,6 +84,19 @@ def test_what_the_draft_gains_is_that_of_the_results(root: Path) -> None:
     assert f"q8 gains {said['q8']} by `auto`, q4 {said['q4']}, fp32 {said['fp32']}" in words
 
 
+def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
+    from benchmarks.viasd import ratio_of
+
+    rows = [row for row in read_rows(root / "results" / "viasd.jsonl") if row["kind"] == "answer"]
+    words = " ".join((root / "README.md").read_text().split())
+    gains = {arm: ratio_of(rows, arm, "two tiers") for arm in ("exact, q4", "exact, q8", "calibrated", "q8 alone")}
+    said = {arm: f"{found[0]:.2f}×" for arm, found in gains.items() if found}
+    exact = [row for row in rows if row["arm"].startswith("exact")]
+    assert all(row["same_as_plain"] for row in exact)
+    assert f"q4 between gives the same tokens {said['exact, q4']} as fast, q8 {said['exact, q8']}" in words
+    assert f"calibrated tiers {said['calibrated']}, and q8 as the target {said['q8 alone']}" in words
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_the_python_of_a_page_runs(page: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,6 +168,7 @@ def test_a_slim_verifier_that_is_the_target_is_never_corrected(targets: dict[str
         ("ngram", "q4", {"gate": "conservative", "margin": 0.3}),
         ("layer_skip", "skip:0.5", {"gate": "aggressive", "margin": 0.2}),
         ("none", "q8", {"margin": 0.2}),
+        ("auto", "skip:0.25", {"accept": 0.3, "escalate": 0.05}),
     ],
 )
 def test_lossy_tiers_keep_a_cache_of_two_known_parts(

@@ -16,7 +16,7 @@ from tests.stubs import StubCache, StubTarget
 
 class Remembering:
     """Drafts as `drafts` does. At every proposal each position but the last must have the features that whoever wrote
-    its keys and values gave for it, and the token after it. `checked` counts proposals."""
+    its keys and values gave for it, and the token after it. `checked` counts proposals, `wrong` those without."""
 
     name = "remembering"
     capture = CAPTURE
@@ -25,7 +25,7 @@ class Remembering:
         self.target = target
         self.drafts = drafts
         self.held: dict[int, list[tuple[int, torch.Tensor]]] = {}
-        self.checked = 0
+        self.checked = self.wrong = 0
 
     def read(self, readings: Sequence[Reading]) -> None:
         for reading in readings:
@@ -33,7 +33,7 @@ class Remembering:
                 self.held[reading.key] = list(self.held[reading.source][: reading.start])
             held = self.held.setdefault(reading.key, [])
             del held[reading.start :]
-            assert len(held) == reading.start
+            self.wrong += len(held) != reading.start
             if reading.features is not None:
                 after = reading.token_ids[reading.start + 1 :][: len(reading.features)]
                 held.extend(zip(after, reading.features, strict=True))
@@ -41,7 +41,7 @@ class Remembering:
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
         for key, verdict in zip(keys, verdicts, strict=True):
             held = self.held.setdefault(key, [])
-            assert [token for token, _ in held[len(held) - len(verdict.lagged) :]] == list(verdict.lagged)
+            self.wrong += [token for token, _ in held[len(held) - len(verdict.lagged) :]] != list(verdict.lagged)
             del held[len(held) - len(verdict.lagged) :]
             assert verdict.features is not None
             held.extend(zip((*verdict.lagged, *verdict.token_ids), verdict.features, strict=True))
@@ -64,12 +64,12 @@ class Remembering:
 
     def _check(self, context: DraftContext, routes: Sequence[Route | None]) -> None:
         tokens, held = list(context.token_ids), self.held.get(context.key, [])
-        assert [token for token, _ in held] == tokens[1:]
-        assert len(routes) == len(tokens) - 1
-        for position, (route, (_, features)) in enumerate(zip(routes, held, strict=True)):
-            state = self.target.logits_of(tokens[: position + 1], route)
-            assert torch.equal(features, torch.cat([state + layer for layer in CAPTURE])), position
+        states = [self.target.logits_of(tokens[: end + 1], route) for end, route in enumerate(routes)]
+        expected = [torch.cat([state + layer for layer in CAPTURE]) for state in states]
+        right = [token for token, _ in held] == tokens[1:] and len(routes) == len(held)
+        right = right and all(torch.equal(own, want) for (_, own), want in zip(held, expected, strict=True))
         self.checked += 1
+        self.wrong += not right
 
 
 def _written(cache: Cache) -> list[list[Route | None]]:

@@ -109,12 +109,15 @@ def test_reset_forgets():
     assert not drafter._attempts
 
 
-def test_under_a_lossy_verifier_a_row_decides_by_itself() -> None:
+def test_under_a_lossy_verifier_a_row_decides_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("slimtier.drafters.auto.time.perf_counter", lambda: clock[0])
     tokens = [1, 2, 3, 4, 5, 1, 2, 3]
     fresh, taught = AutoDrafter(), AutoDrafter()
-    for _ in range(40):  # another row's copies are never kept
-        taught.propose([replace(context(tokens), key=1)], [8])
-        taught.observe([1], [Verdict((9,), 0, 1, ("target",))])
+    for _ in range(40):  # another row's copies are never kept, and each token takes as long as a step
+        (draft,) = taught.propose([replace(context(tokens), key=1)], [8])
+        clock[0] += 1.0 + len(draft.token_ids)
+        taught.observe([1], [Verdict((9,), 0, min(1, len(draft.token_ids)), ("target",))])
     steady, free = (replace(context(tokens), key=2, steady=steady) for steady in (True, False))
     assert taught.propose([steady], [8]) == fresh.propose([steady], [8])
     assert taught.propose([free], [8]) != fresh.propose([free], [8])

@@ -14,7 +14,8 @@ from slimtier.drafters.base import DraftContext, Drafter
 from slimtier.drafters.none import NoDrafter
 from slimtier.drafters.tiered import TieredDrafter
 from slimtier.models.slim import SlimTarget
-from slimtier.sampling import probabilities
+from slimtier.noise import Noise
+from slimtier.sampling import probabilities, process
 from slimtier.types import Draft, Route
 from slimtier.verifiers.lossless import LosslessVerifier
 from tests.stubs import ScriptedDrafter, StubTarget, drawn, speculate
@@ -91,10 +92,29 @@ def p_value(target: Chain, drafter: Drafter, requests: int, count: int, k: int) 
     return float(stats.chi2.sf(((counts - expected) ** 2 / expected).sum(), len(chances) * (SIZE - 1)))
 
 
+@pytest.mark.parametrize("inner", ["none", "certain", "drawn"])
+def test_the_reported_distributions_are_the_slim_verifiers(inner: str) -> None:
+    """Bit for bit, at each token's own history, with the row's own settings."""
+    target = Chain(TABLE, {DEEP: slim_of("pairs", "sometimes")})
+    params = sampled(temperature=0.7, top_k=3, frequency_penalty=0.4)
+    cache = target.begin(1, 64)
+    target.forward([0, 2], cache, [2])
+    noise = Noise.of(5, stream="verifier").fork("drafter")
+    context = DraftContext(0, [0, 2, 3], 2, params, noise, cache)
+    draft = tiers(target, inner_of(inner), (7,), 2).propose([context], [9])[0]
+    assert len(draft.token_ids) == 7
+    assert draft.probs is not None
+    history = [0, 2, 3]
+    for token, reported in zip(draft.token_ids, draft.probs, strict=True):
+        logits = process(target.logits_of(history, DEEP), history, 2, params)
+        assert torch.equal(reported, probabilities(logits, params))
+        history.append(token)
+
+
 INNER, OFTEN = ["none", "certain", "drawn"], ["always", "sometimes", "hardly", "never"]
 
 
-@pytest.mark.parametrize(("inner", "often", "flush"), a_few(2, INNER, OFTEN, [3, 1, 2]))
+@pytest.mark.parametrize(("inner", "often", "flush"), a_few(5, INNER, OFTEN, [3, 1, 2]))
 def test_sampled_tokens_follow_the_target(inner: str, often: str, flush: int) -> None:
     target = Chain(OWN["flat"], {DEEP: slim_of("flat", often)})
     assert p_value(target, tiers(target, inner_of(inner), (flush,), 2), 60, 12, flush) > 1000 * FAULTS

@@ -75,10 +75,10 @@ def test_the_thresholds_belong_to_the_side_above_and_the_region_agrees_to_the_la
             logit = torch.nextafter(logit, torch.tensor(math.copysign(100.0, steps)))
         logits = torch.tensor([0.0, min(float(logit), 0.0), -1.0])
         ratio = float(logits[1].exp())
-        gate = Gate(value, value)
-        decider = gate.decide(logits, 1)
-        assert decider == ("drafter" if ratio >= value else "target")
-        assert bool(gate.region(logits)[1]) == (decider == "target")
+        for gate, above in ((Gate(value, value), "drafter"), (Gate(2.0, value), "slim")):
+            decider = gate.decide(logits, 1)
+            assert decider == (above if ratio >= value else "target")
+            assert bool(gate.region(logits)[1]) == (decider == "target")
 
 
 def test_banned_tokens() -> None:

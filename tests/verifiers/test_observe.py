@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import torch
 
 from slimtier.models.slim import SlimTarget
+from slimtier.noise import Noise
 from slimtier.sampling import process
-from slimtier.types import Decider, SamplingParams, StopParams
+from slimtier.types import Decider, Draft, SamplingParams, StopParams
+from slimtier.verifiers.base import VerifyRow
 from slimtier.verifiers.gate import Gate
 from slimtier.verifiers.lossless import LosslessVerifier
 from slimtier.verifiers.tiered import ObservingVerifier
@@ -68,3 +71,14 @@ def test_features_of_an_observed_run_are_the_targets() -> None:
     assert row.output_ids == plain_tokens(target, PROMPTS[0], 24)
     assert {route for route, _ in target.log} == {None, ROUTE}
     assert drafter.checked > 4
+    assert drafter.wrong == 0
+
+
+def test_the_gate_sees_each_slots_own_history() -> None:
+    """The second 5 in a row is penalised for the first, which is drafted too."""
+    logits = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.9])
+    target = StubTarget(7, logits_of=lambda history: logits, route_noise=0.0)
+    cache = target.begin(1, 64)
+    row = VerifyRow([1], 1, SamplingParams(frequency_penalty=2.0), Noise(0))
+    verdict = observing(target).verify([row], [Draft((5, 5))], cache)[0]
+    assert (verdict.token_ids, verdict.gated) == ((5, 6), ("drafter", "target"))

@@ -163,10 +163,10 @@ def p_value(counts: Counter[Block], exact: dict[Block, float]) -> float:
     return float(stats.chi2.sf(sum((a - b) ** 2 / b for a, b in zip(seen, expected, strict=True)), len(seen) - 1))
 
 
-@pytest.mark.parametrize(("name", "params", "certain"), a_few(3, SETTINGS, SAMPLED, [False, True]))
+@pytest.mark.parametrize(("name", "params", "certain"), a_few(5, SETTINGS, SAMPLED, [False, True]))
 def test_blocks_follow_the_mixture(name: str, params: str, certain: bool) -> None:
     gate, setting = SETTINGS[name], SAMPLED[params]
-    counts = drawn_blocks(gate, setting, 2, certain, 1200)
+    counts = drawn_blocks(gate, setting, 2, certain, 1000)
     assert p_value(counts, exact_blocks(gate, setting, 2, certain)) > 1e-3
 
 

@@ -12,6 +12,8 @@ from slimtier.drafters.cost import (
     DRAFTED,
     DRAWN_SHARES,
     DRAWN_SHARES_OTHERWISE,
+    GREEDY_SHARES,
+    GREEDY_SHARES_OTHERWISE,
     Beliefs,
     Calibration,
     Plan,
@@ -100,8 +102,8 @@ class AutoDrafter:
 
     def verified_at(self, precision: str) -> None:
         """At which precision the model that verifies runs: it says what a token costs where nothing may be learned."""
-        verify, draft = DRAWN_SHARES.get(precision, DRAWN_SHARES_OTHERWISE)
-        self._drawn = Costs(1.0 - verify, verify, 0.0, draft)
+        self._drawn = _fixed_costs(*DRAWN_SHARES.get(precision, DRAWN_SHARES_OTHERWISE))
+        self._greedy = _fixed_costs(*GREEDY_SHARES.get(precision, GREEDY_SHARES_OTHERWISE))
 
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
         drafts: list[Draft] = []
@@ -167,7 +169,7 @@ class AutoDrafter:
 
     def _costs(self, context: DraftContext, rows: int) -> Costs:
         if not _may_learn(context):
-            return self._drawn
+            return self._greedy if is_greedy(context.sampling) else self._drawn
         fixed, per_token = self._verifying.fixed() / rows, self._verifying.per_token()
         if not self._drafting.is_measured:
             return Costs(fixed, per_token, 0.0, _DRAFT_SHARE * (fixed + per_token))
@@ -197,6 +199,11 @@ class AutoDrafter:
         self._ngram.reset(keys)
         if self.network is not None:
             self.network.reset(keys)
+
+
+def _fixed_costs(verify: float, draft: float) -> Costs:
+    """From what one more token costs to verify and to draft, as shares of a verifying step."""
+    return Costs(1.0 - verify, verify, 0.0, draft)
 
 
 def _may_learn(context: DraftContext) -> bool:

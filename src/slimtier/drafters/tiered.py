@@ -10,6 +10,7 @@ import torch
 
 from slimtier.drafters.base import DraftContext, Drafter, Reading
 from slimtier.models.slim import SomeRows
+from slimtier.penalties import changes_logits
 from slimtier.sampling import needs_logits
 from slimtier.types import Decider, Draft, Verdict, VerifyRow
 
@@ -94,7 +95,7 @@ class TieredDrafter:
             while going := [row for row in going if self._goes_on(runs[row])]:
                 self._round([runs[row] for row in going], SomeRows(cache, going))
         except Exception:
-            if not any(run.deciders for run in runs):
+            if not any(run.deciders and changes_logits(run.context.sampling) for run in runs):
                 raise
             # past the end of a row, it may be, where a constraint allows nothing: the runs end here
         finally:
