@@ -157,7 +157,8 @@ def test_a_slim_verifier_that_is_the_target_is_never_corrected(targets: dict[str
         for temperature in (0.0, 1.0):
             joined = join(targets[precision], NoDrafter(), 4, "exact", route, {"flush": 4})
             engine = Engine(targets[precision], joined.drafter, joined.verifier, num_speculative_tokens=4)
-            found = one(engine.generate(PROMPTS[0], max_new_tokens=25, temperature=temperature, ignore_eos=True))
+            options = {"temperature": temperature, "seed": 1, "logit_bias": {2: -100.0}}  # at an end a run would stop
+            found = one(engine.generate(PROMPTS[0], max_new_tokens=25, **options))
             assert (found.stats.mean_acceptance_length, found.stats.num_target_calls) == (5.0, 5)
 
 
