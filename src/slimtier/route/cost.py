@@ -67,8 +67,12 @@ def measure_cost(
     """Time a step of the whole target, and steps in which all layers but the outer two do something else with their
     attention, or with their MLP; what that saves is shared among them."""
     layers = target.info.num_layers
-    changed = [(kind, action) for action in actions if action != "full" for kind in ("attention", "mlp")]
-    changed += [("head", head)] if head != "full" else []
+    changed: list[tuple[str, Action]] = [
+        (kind, action) for action in actions if action != "full" for kind in ("attention", "mlp")
+    ]
+    # a whole target at low precision, a baseline, has its head at q8
+    heads: set[Action] = {head, "q8"} if {"q8", "q4"} & set(actions) else {head}
+    changed += [("head", one) for one in sorted(heads - {"full"})]
     inner = max(1, layers - 2)
     routes = [_changed(layers, inner, kind, action) for kind, action in changed]
     whole, *others = step_seconds(target, [Route.full(layers), *routes], text, progress=progress)
