@@ -62,6 +62,8 @@ def test_what_is_saved_adds_up(target: Clocked) -> None:
     route = Route(("full", "skip", "q4", *["full"] * 5), ("q4", "full", "skip", *["full"] * 5), "q8")
     assert found.ratio(route) == pytest.approx(whole(route) / whole(Route.full(8)))
     assert found.ratio(Route.full(8)) == 1.0
+    ends = {(one.attention[place], one.mlp[place]) for one in target.routes for place in (0, -1)}
+    assert ends == {("full", "full")}  # the outer two are never changed
 
 
 def test_a_short_text_has_shorter_steps(target: Clocked) -> None:

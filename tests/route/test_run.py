@@ -13,7 +13,7 @@ from slimtier.models.route_file import RouteFile, find_route
 from slimtier.route import run as run_module
 from slimtier.route.calibration import read_prompts
 from slimtier.route.cost import StepCost
-from slimtier.route.plot import draw_geometry, draw_search
+from slimtier.route.plot import draw_geometry, draw_search, front
 from slimtier.route.run import Outcome, search_route
 from slimtier.route.settings import RoutePlan, read_plan
 from slimtier.route.text import text_of
@@ -157,6 +157,11 @@ def test_nothing_held_out(tmp_path: Path) -> None:
     outcome = search(tmp_path, ratio=0.25, trials=1, held_out_every=0, greedy="none")
     assert outcome.measured["search"]["held_out"] == {}
     assert " - " in text_of(outcome)
+
+
+def test_the_pareto_front() -> None:
+    points = [(0.9, 1.0), (0.8, 2.0), (0.85, 2.5), (0.9, 0.5), (0.95, 0.5), (0.99, 0.1)]
+    assert front(points) == [(0.8, 2.0), (0.9, 0.5), (0.99, 0.1)]
 
 
 def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,24 @@ def draw_search(outcome: Outcome, picture: Path) -> str | None:
     for name, row in outcome.measured.items():
         axes.scatter(row["time"], row["searched"][objective], s=60, marker="x")
         axes.annotate(name, (row["time"], row["searched"][objective]), textcoords="offset points", xytext=(5, 4))
+    points = [(bench.cost.ratio(bench.space.route(one.levels)), one.value) for one in outcome.trials]
+    points += [(row["time"], row["searched"][objective]) for row in outcome.measured.values()]
+    axes.step(*zip(*front(points), strict=True), where="post", color="0.4", linewidth=0.8, label="Pareto front")
     axes.set(xlabel="time of a step ÷ the target's (predicted)", ylabel=f"{objective} on the calibration text")
     axes.set_yscale("log" if all(one.value > 0 for one in outcome.trials) else "linear")
     axes.set_title(f"{bench.identity.name}, {bench.identity.precision}")
     axes.legend()
     _save(pyplot, figure, picture)
     return None
+
+
+def front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points (time, divergence) that no other is better than in both, from the fastest on."""
+    kept: list[tuple[float, float]] = []
+    for time, divergence in sorted(points):
+        if not kept or divergence < kept[-1][1]:
+            kept.append((time, divergence))
+    return kept
 
 
 def draw_geometry(found: Geometry, picture: Path) -> str | None:

@@ -51,7 +51,7 @@ def text_of_geometry(found: Geometry) -> str:
         )
     useful = means["usefulness"]
     lines.append(
-        f"usefulness       {useful:+.4f} on average, above 0 at {found.useful_share:.0%} of positions: "
-        + ("the slim verifier pays its way" if useful > 0 else "leave the slim verifier out")
+        f"usefulness       {useful:+.4f} on average, above 0 at {found.useful_share:.0%} of positions: by VIA-SD's "
+        f"criterion, which knows no times, {'insert the slim verifier' if useful > 0 else 'no slim verifier'}"
     )
     return "\n".join(lines)
