@@ -119,13 +119,20 @@ def test_nested_routes_go_from_the_dearest_to_the_cheapest(routes: str) -> None:
         join(target, mixed(target), 5, "exact", routes)
 
 
-EVIDENCE = {"drafter": "mixed", "precision": "fp32", "runtime": "native", "gate": {"accept": 0.9, "escalate": 0.4}}
+EVIDENCE = {
+    "drafter": "mixed",
+    "num_speculative_tokens": 5,
+    "precision": "fp32",
+    "runtime": "native",
+    "gate": {"accept": 0.9, "escalate": 0.4},
+}
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"drafter": "ngram"}, "calibrated with drafter ngram, and this is mixed"),
+        ({"num_speculative_tokens": 7}, "calibrated with num_speculative_tokens 7, and this is 5"),
         ({"precision": "q8"}, "calibrated with precision q8, and this is fp32"),
         ({"runtime": "hf"}, "calibrated with runtime hf"),
         ({"gate": None}, "the calibrated gate is None"),

@@ -54,7 +54,7 @@ def t5_plain(t5: Path) -> list[list[int]]:
     [
         ("exact", "skip:0.25", "none"),
         ("exact", "skip:0.25,skip:0.5", "ngram"),
-        ("exact", None, "ngram"),
+        ("exact", "skip:0.5", "ngram"),
         ("observe", "skip:0.5", "ngram"),
     ],
 )

@@ -94,7 +94,8 @@ def join(
         return Joined(drafter, ObservingVerifier(target, slim, read_gate(settings)), num_speculative_tokens)
     from slimtier.verifiers.tiered import TieredVerifier
 
-    gate = read_gate(settings) if tiers == "paper" else calibrated_gate(file, target, drafter)
+    paper = tiers == "paper"
+    gate = read_gate(settings) if paper else calibrated_gate(file, target, drafter, num_speculative_tokens)
     return Joined(drafter, TieredVerifier(target, slim, gate, tiers), num_speculative_tokens)
 
 
@@ -159,14 +160,19 @@ def read_gate(settings: Mapping[str, Any]) -> Gate:
     return replace(gate, **{name: value for name, value in settings.items() if name != "gate"})
 
 
-def calibrated_gate(file: RouteFile | None, target: Target, drafter: Drafter) -> Gate:
+def calibrated_gate(file: RouteFile | None, target: Target, drafter: Drafter, num_speculative_tokens: int) -> Gate:
     """The gate that `slimtier calibrate` chose. Raises ConfigError where there is none, or where its evidence is about
-    another drafter or precision."""
+    another drafter, length of drafts or precision."""
     from slimtier.verifiers.gate import Gate
 
     if file is None or not file.calibrated:
         raise ConfigError("the route is not calibrated: run `slimtier calibrate` on it")
-    asked = {"drafter": drafter.name, "precision": target.info.precision, "runtime": target.info.runtime}
+    asked = {
+        "drafter": drafter.name,
+        "num_speculative_tokens": num_speculative_tokens,
+        "precision": target.info.precision,
+        "runtime": target.info.runtime,
+    }
     for name, value in asked.items():
         if file.calibrated.get(name) != value:
             raise ConfigError(

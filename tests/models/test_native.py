@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from slimtier.errors import ConfigError, InputError
+from slimtier.models import native
 from slimtier.models.native import NativeTarget, load_native, open_weights
 from slimtier.models.native_torch import TorchTarget
 from slimtier.models.resolve import resolve
@@ -110,6 +111,19 @@ def test_a_route_skips_what_it_says(family):
     fast.forward(TOKENS[:4], cache, [4], route=route)
     with pytest.raises(InputError, match="another route"):
         fast.forward(TOKENS[4:], cache, [36])
+    for target in (fast, plain):
+        for wrong in (Route.full(3), Route.skipping(5, [1])):
+            with pytest.raises(InputError, match="layers and the model has 4; search it anew"):
+                target.forward(TOKENS, target.begin(1, 64), [40], route=wrong)
+
+
+def test_the_decoders_of_few_routes_are_kept(family, monkeypatch):
+    monkeypatch.setattr(native, "_MOST_ROUTES", 2)
+    target = load_native(family[1], precision="fp32", threads=1)
+    routes = [Route.skipping(4, [layer]) for layer in range(4)]
+    logits = [whole(target, route=route)[0] for route in routes]
+    assert list(target._slim_decoders) == routes[2:]
+    assert torch.equal(whole(target, route=routes[0])[0], logits[0])
 
 
 def test_topk_is_the_head_of_the_logits(family):

@@ -243,6 +243,15 @@ def test_gumbel_coupling_leaves_nothing_to_a_gate() -> None:
     assert one(engine.generate(PROMPTS[0], coupling="gumbel", max_new_tokens=5)).stats.num_output_tokens == 5
 
 
+def test_a_calibrated_gate_is_for_temperature_0() -> None:
+    target = noisy()
+    verifier = TieredVerifier(target, SlimTarget(target, ROUTE), Gate(), "calibrated")
+    engine = Engine(target, mixed(target), verifier)
+    with pytest.raises(InputError, match="calibrated at temperature 0: use that, or tiers paper"):
+        engine.generate(PROMPTS[0], temperature=1.0)
+    assert one(engine.generate(PROMPTS[0], max_new_tokens=5)).stats.num_output_tokens == 5
+
+
 @pytest.mark.parametrize("draft", [Draft((12,)), Draft((1, 2), torch.ones(1, 12) / 12)])
 def test_a_draft_that_cannot_be_is_named_before_any_work(draft: Draft) -> None:
     target = noisy()

@@ -23,7 +23,7 @@ from slimtier.models.hf_load import (
     weight_bytes,
 )
 from slimtier.models.hf_skip import Skipper, layer_outputs, leading, replaced_forward
-from slimtier.models.rows import refuse_precisions
+from slimtier.models.rows import normal_route, refuse_precisions
 from slimtier.types import Route
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -98,7 +98,8 @@ class HfTarget:
         if not isinstance(cache, HfCache):
             raise InputError(f"a cache of {type(cache).__name__} is not this runtime's; get one from begin()")
         self._validate(tokens, cache, lengths, capture)
-        route = self._normal(route)
+        route = normal_route(route, len(self._layers))
+        refuse_precisions(route, "hf")
         cache.claim(lengths, route)
         if not tokens:
             empty = torch.empty(0, self._hidden_size, dtype=self.model.dtype, device=self.model.device)
@@ -189,17 +190,6 @@ class HfTarget:
         wrong = next((i for i in capture if not 0 <= i < len(self._layers)), None)
         if wrong is not None:
             raise InputError(f"layer {wrong} cannot be captured; the layers are 0 to {len(self._layers) - 1}")
-
-    def _normal(self, route: Route | None) -> Route | None:
-        """None for a route that skips nothing. Raises InputError when it is for another number of layers,
-        ConfigError when it asks for low precision."""
-        count = len(self._layers)
-        if route is not None and (len(route.attention) != count or len(route.mlp) != count):
-            raise InputError(
-                f"the route is for {len(route.attention)} layers and the model has {count}; search it anew"
-            )
-        refuse_precisions(route, "hf")
-        return None if route == Route.full(count) else route
 
     @contextmanager
     def _on(self, route: Route | None) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from slimtier.kernels import available_threads, core, pool
 from slimtier.models.adapters import Adapters
 from slimtier.models.base import Cache, Target, TargetInfo, VocabWeight
 from slimtier.models.native_builder import Builder
-from slimtier.models.rows import Rows
+from slimtier.models.rows import Rows, normal_route
 from slimtier.models.tensors import ModelWeights
 from slimtier.types import Route
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from slimtier.models.resolve import ModelFiles
 
 PRECISIONS = ("auto", "fp32", "bf16", "q8", "q4")
+_MOST_ROUTES = 32  # whose decoders are kept; a search goes through hundreds
 _PRECISION_OF_KIND = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "q8": "q8", "q4": "q4"}
 
 
@@ -126,7 +128,7 @@ class NativeTarget:
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """See `Target.forward`. Raises InputError when a row outgrows its cache or a token id is unknown."""
         assert isinstance(cache, NativeCache)
-        route = None if route == Route.full(self.config.num_layers) else route
+        route = normal_route(route, self.config.num_layers)
         cache.claim(lengths, route)
         width = self.config.hidden_size
         hidden = torch.empty((len(tokens), width))
@@ -148,6 +150,8 @@ class NativeTarget:
         if route is None:
             return self.decoder
         if route not in self._slim_decoders:
+            if len(self._slim_decoders) == _MOST_ROUTES:
+                del self._slim_decoders[next(iter(self._slim_decoders))]  # made again if it is asked for
             self._slim_decoders[route] = self._builder.decoder_on(route, self.pool)
         return self._slim_decoders[route]
 
@@ -173,7 +177,7 @@ class NativeTarget:
         logits = torch.empty((len(rows), self.config.vocab.size))
         decoder.logits(rows, logits.numpy())
         # min and max are finite iff all are: half the cost of an elementwise test
-        _require_finite(len(rows) == 0 or bool(torch.isfinite(torch.stack(logits.aminmax())).all()), self.info.name)
+        _require_finite(len(rows) == 0 or all(math.isfinite(end) for end in logits.aminmax()), self.info.name)
         return logits
 
     def weight(self, name: VocabWeight) -> torch.Tensor:

@@ -17,7 +17,7 @@ from slimtier.kernels import naive
 from slimtier.models.base import Cache, TargetInfo, VocabWeight
 from slimtier.models.config import NativeConfig
 from slimtier.models.rope import rope_tables
-from slimtier.models.rows import Rows, refuse_precisions
+from slimtier.models.rows import Rows, normal_route, refuse_precisions
 from slimtier.models.tensors import ModelWeights
 from slimtier.types import Route
 
@@ -107,7 +107,7 @@ class TorchTarget:
         assert isinstance(cache, TorchCache)
         if any(old + new > cache.capacity for old, new in zip(cache.lengths, lengths, strict=True)):
             raise InputError("a row is longer than its cache or the model's positions")
-        route = None if route == Route.full(self.config.num_layers) else route
+        route = normal_route(route, self.config.num_layers)
         refuse_precisions(route, "torch")
         cache.claim(lengths, route)
         if not tokens:

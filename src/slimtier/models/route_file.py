@@ -45,9 +45,10 @@ class ModelIdentity:
         for name in ("num_layers", "hidden_size", "vocab_size", "digest"):
             mine, its = getattr(self, name), getattr(other, name)
             if mine != its:
+                at = f" at {self.precision}" if name == "digest" and self.precision != other.precision else ""
                 raise ConfigError(
-                    f"{path} is a route of {self.name} ({name} {mine}) and the model is {other.name} ({name} {its}): "
-                    "search one for this model with `slimtier route`"
+                    f"{path} is a route of {self.name}{at} ({name} {mine}) and the model is {other.name} ({name} "
+                    f"{its}): search one for this model with `slimtier route`"
                 )
 
 
@@ -182,6 +183,9 @@ def _adapted(path: Path, target: Target) -> Route:
 
 
 def default_route(info: TargetInfo) -> str:
-    """The low precision that is cheap beside the target's own: q4 beside fp32 and 16 bits (a file of 4-bit codes loses
-    nothing by it), q4 beside q8; none where only whole layers can be left out."""
-    return "none" if info.precision == "q4" or not info.exact else "q4"
+    """The low precision that is cheap beside the target's own: q4 beside fp32, 16 bits (a file of 4-bit codes loses
+    nothing by it) and q8. Raises ConfigError where there is none: only sublayers can be left out."""
+    if info.precision == "q4" or not info.exact:
+        why = "the target is q4 already" if info.exact else f"{info.runtime} has no kernels of low precision"
+        raise ConfigError(f"no route goes without saying here, for {why}: add --route skip:RATIO or a file")
+    return "q4"

@@ -10,6 +10,15 @@ from slimtier.types import Route
 Written = tuple[tuple[int, Route | None], ...]  # (from which token on, under which route); before that by the target
 
 
+def normal_route(route: Route | None, num_layers: int) -> Route | None:
+    """None for a route on which the whole target runs. Raises InputError when it is for another number of layers."""
+    if route is not None and (len(route.attention) != num_layers or len(route.mlp) != num_layers):
+        raise InputError(
+            f"the route is for {len(route.attention)} layers and the model has {num_layers}; search it anew"
+        )
+    return None if route == Route.full(num_layers) else route
+
+
 def refuse_precisions(route: Route | None, runtime: str) -> None:
     """For runtimes that can only skip. Raises ConfigError when the route asks for low precision."""
     if route is not None and route.precisions:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slimtier.errors import InputError
 from slimtier.models.base import Cache, Target, VocabWeight
+from slimtier.models.rows import normal_route
 
 if TYPE_CHECKING:
     import torch
@@ -56,9 +56,7 @@ class SlimTarget:
 
     def __init__(self, target: Target, route: Route) -> None:
         """Raises InputError for a route of another number of layers."""
-        layers = target.info.num_layers
-        if len(route.attention) != layers or len(route.mlp) != layers:
-            raise InputError(f"the route is for {len(route.attention)} layers and the model has {layers}")
+        normal_route(route, target.info.num_layers)
         self.target = target
         self.route = route
         measure = getattr(target, "route_bytes", None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from slimtier.errors import InputError
 from slimtier.sampling import (
     accept_probability,
     is_greedy,
@@ -87,9 +88,12 @@ class TieredVerifier:
     def verify(
         self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, capture: Sequence[int] = ()
     ) -> list[Verdict]:
-        """See `Verifier.verify`. Raises InputError for gumbel coupling, under which nothing is left to a gate."""
+        """See `Verifier.verify`. Raises InputError for gumbel coupling, under which nothing is left to a gate, and of a
+        calibrated gate above temperature 0, where its bound says nothing."""
         for row, draft in zip(rows, drafts, strict=True):
             refuse_gumbel(row.sampling, self.name)
+            if self.name == "calibrated" and not is_greedy(row.sampling):
+                raise InputError("the gate was calibrated at temperature 0: use that, or tiers paper")
             check_draft(draft, self.target.info.vocab_size)
         fed = [(row.token_ids[-1], *draft.token_ids) for row, draft in zip(rows, drafts, strict=True)]
         verified = list(cache.verified)  # a slim verifier that skips nothing adds to it
