@@ -1,4 +1,4 @@
-"""What VIA-SD's parts are worth, one at a time: routes, skip ratios, presets, the number of tiers, features.
+"""What VIA-SD's parts are worth, one at a time: routes, skip ratios, presets, number of tiers, caches, features.
 
     python -m benchmarks.viasd_ablations routes --eval DIR --route ROUTE.json --route OTHER.json
     python -m benchmarks.viasd_ablations presets tiers --eval DIR
@@ -9,6 +9,7 @@
 | ratios | the same gate on uniform skips of 3 to 45 % of the layers |
 | presets | conservative, default and aggressive, on q4 and on --route |
 | tiers | 2, 3, 4 and 5: exact, with routes nested |
+| cache | margins of the gate, each with the target's own keys and values and with those of the slim verifier |
 | features | flush lengths: in a longer run more was drafted on the slim verifier's own features |
 
 Everything as in benchmarks/viasd.py: the same prompts, turns and audit. There is no independent mid-size model with
@@ -36,9 +37,10 @@ from slimtier.bench.statistics import bootstrap_ratio
 from slimtier.bench.worker import Worker
 
 NAME = "viasd_ablations"
-STUDIES = ("routes", "ratios", "presets", "tiers", "features")
+STUDIES = ("routes", "ratios", "presets", "tiers", "cache", "features")
 RATIOS = (0.03, 0.07, 0.1, 0.2, 0.3, 0.45)
 FLUSHES = (2, 5, 8, 11, 16, 23)
+MARGINS = (0.2, 0.1, 0.05, 0.02)
 NESTED = ("q4", "q8,q4", "q8,q4,{shallow}", "q8,q4,{shallow},{deep}")
 
 
@@ -118,6 +120,13 @@ def make_arms(study: str, arguments: argparse.Namespace, place: Path) -> list[Ar
     if study == "presets":
         named = [("q4", "q4"), *((Path(route).stem, route) for route in arguments.route)]
         return [tiers(f"{name} {preset}", "paper", route, gate=preset) for name, route in named for preset in PRESETS]
+    if study == "cache":
+        kept = {"accept": 1.0, "escalate": 0.0}
+        return [
+            tiers(f"margin {margin}, {name} cache", "paper", "q4", margin=margin, shared_cache=name == "shared", **kept)
+            for margin in MARGINS
+            for name in ("own", "shared")
+        ]
     if study == "features":
         return [tiers(f"q4, flush {flush}", "exact", "q4", flush=flush) for flush in FLUSHES]
     skips = {name: str(_thinned(arguments, place, name, share)) for name, share in (("shallow", 0.1), ("deep", 0.3))}

@@ -1,4 +1,5 @@
 #define SLIMTIER_ISA isa_avx512
+#define SLIMTIER_WIDE
 #include "isa.inc"
 
 namespace slimtier {

@@ -35,6 +35,7 @@ class StubCache:
         self.capacity = capacity
         self.rows: list[list[int]] = [[] for _ in range(num_rows)]
         self.routes: list[list[Route | None]] = [[] for _ in range(num_rows)]  # under which each token was written
+        self.adopted = [0] * num_rows  # how far the whole target may go on from, whoever wrote it
         self.inputs = [tuple(row) for row in inputs] if inputs is not None else [()] * num_rows
 
     @property
@@ -50,10 +51,16 @@ class StubCache:
         for row, routes, length in zip(self.rows, self.routes, lengths, strict=True):
             assert 0 <= length <= len(row), f"crop may not grow a row: {len(row)} -> {length}"
             del row[length:], routes[length:]
+        self.adopted = [min(pair) for pair in zip(self.adopted, lengths, strict=True)]
+
+    def adopt(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            self.adopted[row] = len(self.rows[row])
 
     def keep(self, rows: Sequence[int]) -> None:
         self.rows, self.inputs = [list(self.rows[row]) for row in rows], [self.inputs[row] for row in rows]
         self.routes = [list(self.routes[row]) for row in rows]
+        self.adopted = [self.adopted[row] for row in rows]
 
 
 class StubTarget:
@@ -121,8 +128,9 @@ class StubTarget:
         self.calls.append(tuple(lengths))
         hidden: list[torch.Tensor] = []
         fresh = iter(tokens)
-        for row, routes, length, given in zip(cache.rows, cache.routes, lengths, cache.inputs, strict=True):
-            may_go_on = not length or route is not None or not any(routes)
+        rows = zip(cache.rows, cache.routes, cache.adopted, lengths, cache.inputs, strict=True)
+        for row, routes, adopted, length, given in rows:
+            may_go_on = not length or route is not None or not any(routes[adopted:])
             assert may_go_on, "the whole target goes on from what a route wrote"
             routes += [route] * length
             for _ in range(length):

@@ -112,6 +112,17 @@ def test_joining() -> None:
             join(target, inner, 5, tiers, "none,skip:0.5")
 
 
+def test_a_cache_that_cannot_be_shared() -> None:
+    target = StubTarget()
+    with pytest.raises(ConfigError, match="the route skips attention: leave it out, or choose a route of low"):
+        join(target, mixed(target), 5, "paper", "skip:0.5", {"shared_cache": True})
+    with pytest.raises(ConfigError, match="observe changes nothing, so no cache is shared"):
+        join(target, mixed(target), 5, "observe", "q4", {"shared_cache": True})
+    for route in ("q4", "none"):
+        verifier = join(target, mixed(target), 5, "paper", route, {"shared_cache": True}).verifier
+        assert verifier.gate == Gate(shared_cache=True)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("routes", ["skip:0.5,none", "q4,q8", "skip:0.5,q4"])
 def test_nested_routes_go_from_the_dearest_to_the_cheapest(routes: str) -> None:
     target = StubTarget()

@@ -59,7 +59,7 @@ def t5_plain(t5: Path) -> list[list[int]]:
     ],
 )
 def test_t5_writes_what_transformers_does(
-    t5: Path, t5_plain: list[list[int]], tiers: str, route: str | None, drafter: str
+    t5: Path, t5_plain: list[list[int]], tiers: str, route: str, drafter: str
 ) -> None:
     engine = Engine.from_pretrained(str(t5), runtime="hf", tiers=tiers, route=route, drafter=drafter)
     assert list(one(engine.generate(TEXTS[0], max_new_tokens=20)).token_ids) == t5_plain[0]  # finds what can be skipped
@@ -72,8 +72,6 @@ def test_t5_writes_what_transformers_does(
     assert [list(each.token_ids) for each in together] == t5_plain
     stats = together[0].stats
     assert stats.tiers.slim_calls > 0
-    if route is None:
-        assert (engine.drafter.verifier.target.route, stats.acceptance_rate) == (Route.full(4), 1.0)  # type: ignore[attr-defined]
 
 
 def test_t5_in_lossy_tiers(t5: Path, t5_plain: list[list[int]]) -> None:

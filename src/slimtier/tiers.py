@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Tiers = Literal["exact", "paper", "calibrated", "observe"]
 TIERS: tuple[str, ...] = get_args(Tiers)
 FLUSH = 11  # tokens of the slim verifier that the target looks at together: with its own last one, two passes of six
-GATE_SETTINGS = ("gate", "accept", "escalate", "margin", "literal")
+GATE_SETTINGS = ("gate", "accept", "escalate", "margin", "literal", "shared_cache")
 SETTINGS = {
     "exact": ("flush",),
     "paper": GATE_SETTINGS,
@@ -89,6 +89,8 @@ def join(
     slim_route, file = found[0]
     slim = SlimTarget(target, slim_route)
     if tiers == "observe":
+        if settings.get("shared_cache"):
+            raise ConfigError("observe changes nothing, so no cache is shared: leave shared_cache out")
         from slimtier.verifiers.tiered import ObservingVerifier
 
         return Joined(drafter, ObservingVerifier(target, slim, read_gate(settings)), num_speculative_tokens)
@@ -96,6 +98,7 @@ def join(
 
     paper = tiers == "paper"
     gate = read_gate(settings) if paper else calibrated_gate(file, target, drafter, num_speculative_tokens)
+    check_shared(gate, slim_route)
     return Joined(drafter, TieredVerifier(target, slim, gate, tiers), num_speculative_tokens)
 
 
@@ -105,6 +108,15 @@ def verify_on(drafter: Drafter, route: Route, target: Target) -> None:
 
     if isinstance(drafter, AutoDrafter):
         drafter.verified_at("q4" if "q4" in route.precisions else "q8" if route.precisions else target.info.precision)
+
+
+def check_shared(gate: Gate, route: Route) -> None:
+    """Raises ConfigError where the target could not go on from what the slim verifier writes."""
+    if gate.shared_cache and not all(route.runs_attention):
+        raise ConfigError(
+            "shared_cache needs keys and values of every layer, and the route skips attention: leave it out, or choose "
+            "a route of low precision"
+        )
 
 
 def _refuse_several(tiers: str, routes: list[str]) -> None:

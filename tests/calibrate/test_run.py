@@ -12,11 +12,11 @@ from slimtier.calibrate.bounds import p_value
 from slimtier.calibrate.journal import Answer
 from slimtier.calibrate.plan import Plan
 from slimtier.calibrate.report import text_of
-from slimtier.calibrate.run import ROWS, choose_prompts, fastest
+from slimtier.calibrate.run import ROWS, RouteTrials, choose_prompts, fastest
 from slimtier.calibrate.trial import Trial
 from slimtier.errors import ConfigError, InputError
 from slimtier.loading import Loaded
-from slimtier.models.route_file import ModelIdentity, RouteFile
+from slimtier.models.route_file import ModelIdentity, RouteFile, find_route
 from slimtier.models.slim import SlimTarget
 from slimtier.tiers import join
 from slimtier.types import Route, SamplingParams
@@ -121,6 +121,31 @@ def test_a_route_file_keeps_what_was_known_of_it(tmp_path: Path) -> None:
     assert file.calibrated["gate"]
 
 
+def test_the_best_of_several_routes(tmp_path: Path) -> None:
+    out = tmp_path / "route.json"
+    file, _ = run(out, route="skip:0.5,q4", prompts=16, timed=2, full=True)
+    grid, found = file.calibrated["grid"], file.calibrated
+    routes = list(dict.fromkeys(row["route"] for row in grid))
+    assert routes == ["skip:0.5", "q4"]
+    certified = [row for row in grid if row["certified"]]
+    assert {row["route"] for row in certified} == set(routes)
+    assert all(row["p_value"] <= found["delta"] / 2 for row in certified), "each has its part of delta"
+    best = max(certified, key=lambda row: row["speed_ratio"])
+    assert (found["route"], found["gate"], found["speed_ratio"]) == (best["route"], best["gate"], best["speed_ratio"])
+    assert file.route == find_route(found["route"], StubTarget(24))[0]
+    lines = text_of(file, out).splitlines()
+    assert lines[1].startswith("skip:0.5: accept 1.0")
+    assert f" on {best['route']}; mean divergence" in lines[-3]
+    answers = len(rows_of(out))
+    assert run(out, route="skip:0.5,q4", prompts=16, timed=2, full=True)[0].calibrated["gate"] == found["gate"]
+    assert len(rows_of(out)) == answers, "nothing was asked again"
+
+
+def test_no_route_can_be_certified(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"route skip:0\.5: even the safest gate .* route q4: even the safest gate"):
+        run(tmp_path / "route.json", route="skip:0.5,q4", noise=9.0, epsilon=0.2, margins=(0.0,))
+
+
 def test_it_ends_where_a_gate_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slimtier.calibrate.trial.LEAST_ASKED", 3)
     file, _ = run(tmp_path / "a.json", noise=4.0, margins=(9.0, 0.5, 0.0), accepts=())
@@ -200,7 +225,7 @@ def test_a_gate_that_differs_too_much_is_refused_with_what_would_do(tmp_path: Pa
 
 
 def test_a_route_that_leaves_nothing_out_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the route is the whole target"):
+    with pytest.raises(ConfigError, match="route none is the whole target"):
         run(tmp_path / "route.json", route="none")
 
 
@@ -224,8 +249,12 @@ def test_the_fastest_is_taken_and_the_safest_of_equals() -> None:
         answer = Answer(4, 0, 0.0, 4, 0, 0, 4, 4, speed, None if speed is None else 2.0)
         return Trial(name, Gate(), (answer,), (0.0,), 0.01)
 
-    assert fastest([trial("a", 3.0), trial("b", 5.0), trial("c", 4.0)]).name == "b"
-    assert fastest([trial("a", None), trial("b", None)]).name == "a"
+    def found(*trials: Trial) -> str:
+        tested = RouteTrials("q4", Route.full(4), None, trials, len(trials), ())
+        return fastest([(tested, one) for one in trials])[1].name
+
+    assert found(trial("a", 3.0), trial("b", 5.0), trial("c", 4.0)) == "b"
+    assert found(trial("a", None), trial("b", None)) == "a"
     slow = trial("a", 3.0)
     assert (slow.speed_ratio, slow.mean_loss) == (1.5, 0.0)
 
@@ -256,7 +285,7 @@ def test_the_report(tmp_path: Path) -> None:
     assert header.split()[:3] == ["gate", "divergence", "p"]
     assert [line.endswith("certified") for line in lines[:7]] == [True] * 2 + [False] * 5
     chosen = Gate(**file.calibrated["gate"])
-    assert f"chosen: {chosen}; mean divergence at most 0.25 with confidence 0.95 (betting)" in text
+    assert f"chosen: {chosen} on skip:0.5; mean divergence at most 0.25 with confidence 0.95 (betting)" in text
     assert "--tiers calibrated --route" in text
     assert ("do not pay here" in text) == (file.calibrated["speed_ratio"] <= 1.0)
 

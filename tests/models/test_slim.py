@@ -21,6 +21,7 @@ from tests.models.native_models import save
 from tests.stubs import StubTarget
 
 TOKENS = torch.randint(3, 96, (40,), generator=torch.Generator().manual_seed(7)).tolist()
+SKIP_0, SKIP_01 = ("skip", "full", "full"), ("skip", "skip", "full")
 ROUTES = {
     "none": Route.full(4),
     "q8": Route.at(4, "q8"),
@@ -115,23 +116,26 @@ def test_rows_know_who_wrote_what() -> None:
         def _take(self, rows: Sequence[int]) -> None:
             pass
 
-    routes = [None, Route.skipping(3, [0]), Route.skipping(3, [0, 1]), Route.skipping(3, [2])]
+    routes = [None, *(Route(("full",) * 3, mlp) for mlp in (SKIP_0, SKIP_01, ("full", "full", "skip")))]
     draws = torch.Generator().manual_seed(0)
 
     def draw(count: int) -> int:
         return int(torch.randint(count, (), generator=draws))
 
     rows, naive, refused = Bare(2), [list[Any](), list[Any]()], 0
+    adopted = [False, False]  # and nothing came after it
     for _ in range(3000):
-        what = draw(4)
+        what = draw(5)
         if what < 2:
             route, lengths = routes[draw(4)], [draw(3) for _ in naive]
-            lasts = [row[-1] for row, length in zip(naive, lengths, strict=True) if length and row]
+            each = zip(naive, lengths, adopted, strict=True)
+            lasts = [None if free else row[-1] for row, length, free in each if length and row]
             fits = [last is None or last == route or (route is not None and route.thins(last)) for last in lasts]
             if all(fits):
                 rows.claim(lengths, route)
                 rows.append(lengths, route)
                 naive = [row + [route] * length for row, length in zip(naive, lengths, strict=True)]
+                adopted = [free and not length for free, length in zip(adopted, lengths, strict=True)]
             else:
                 refused += 1
                 with pytest.raises(InputError, match="under another route"):
@@ -139,14 +143,47 @@ def test_rows_know_who_wrote_what() -> None:
         elif what == 2:
             lengths = [draw(len(row) + 1) if draw(2) else len(row) for row in naive]
             rows.crop(lengths)
+            each = zip(naive, lengths, adopted, strict=True)
+            adopted = [free and length == len(row) for row, length, free in each]
             naive = [row[:length] for row, length in zip(naive, lengths, strict=True)]
+        elif what == 3:
+            row = draw(len(naive))
+            rows.adopt([row])
+            adopted[row] = (bool(naive[row]) and naive[row][-1] is not None) or adopted[row]
         else:
             order = [draw(len(naive)) for _ in range(1 + draw(3))]
             rows.keep(order)
-            naive = [list(naive[row]) for row in order]
+            naive, adopted = [list(naive[row]) for row in order], [adopted[row] for row in order]
         assert rows.lengths == [len(row) for row in naive]
         assert rows.verified == [next((i for i, r in enumerate(row) if r is not None), len(row)) for row in naive]
     assert refused > 100
+
+
+def test_the_target_goes_on_from_what_it_adopts(target: NativeTarget, files: ModelFiles) -> None:
+    route = Route(("full",) * 4, ("full", "skip", "skip", "full"))
+    plain = TorchTarget(open_weights(files), name="tiny", precision="fp32", device="cpu")
+    found = []
+    for model in (target, plain):
+        cache = model.begin(1, 64)
+        feed(model, cache, TOKENS[:5])
+        feed(model, cache, TOKENS[5:9], route=route)
+        cache.adopt([0])
+        hidden, _ = feed(model, cache, TOKENS[9:12])
+        assert (cache.lengths, cache.verified) == ([12], [5])
+        feed(model, cache, TOKENS[12:13], route=route)
+        found.append(model.head(hidden))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=2e-4)
+    hidden, _ = feed(target, target.begin(1, 64), TOKENS[:12])
+    assert not torch.allclose(found[0], target.head(hidden)[9:], atol=1e-2), "the route left its mark"
+
+
+def test_what_skips_attention_cannot_be_adopted(target: NativeTarget) -> None:
+    cache = target.begin(2, 64)
+    target.forward(TOKENS[:4], cache, [2, 2])
+    target.forward(TOKENS[4:6], cache, [0, 2], route=ROUTES["skip"])
+    cache.adopt([0])
+    with pytest.raises(InputError, match="skips attention, so the target has no keys and values"):
+        cache.adopt([0, 1])
 
 
 def test_forked_and_reordered_rows_keep_who_wrote_them(target: NativeTarget) -> None:

@@ -21,6 +21,7 @@ GATES = {
     "slim alone": Gate(2.0, 0.0),
     "target alone": Gate(2.0, 1.5),
     "margin": Gate(margin=0.4),
+    "shared cache": Gate(0.6, 0.4, margin=0.3, shared_cache=True),
     "all unsure": Gate(margin=INF),
 }
 
@@ -112,6 +113,8 @@ def test_values_that_are_no_threshold_are_named(name: str, value: Any) -> None:
 def test_other_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match="literal is 'yes'"):
         Gate(literal="yes")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="shared_cache is 1"):
+        Gate(shared_cache=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"accepts from 0\.4 and escalates below 0\.6"):
         Gate(0.4, 0.6)
 

@@ -88,7 +88,7 @@ class Naive:
             if token != drafted:
                 break
         if asked:
-            self.fed.append(start - self.read + len(draft))
+            self.fed.append(1 + len(draft) if self.gate.shared_cache else start - self.read + len(draft))
             self.read = len(self.tokens) - 1
 
 

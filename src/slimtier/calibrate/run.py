@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,34 @@ from slimtier.models.route_file import ModelIdentity, RouteFile, default_route, 
 from slimtier.models.slim import SlimTarget
 from slimtier.prompts import Prompt, encode_prompt
 from slimtier.provenance import Provenance, version_of
+from slimtier.tiers import split_routes
 from slimtier.types import Route
 
 if TYPE_CHECKING:
     from slimtier.calibrate.plan import Plan
     from slimtier.loading import Loaded
+    from slimtier.models.base import Target
 
 ROWS = ".rows.jsonl"  # added to the result's name: the journal
 RECORDED = ("epsilon", "delta", "bound", "loss", "max_prompt_tokens", "max_new_tokens", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTrials:
+    """A route with its gates: those that were tried in their order, how many of these are certified, and the paper's,
+    which were only looked at."""
+
+    name: str
+    route: Route
+    file: RouteFile | None
+    tried: tuple[Trial, ...]
+    certified: int
+    seen: tuple[Trial, ...]
+
+    def evidence(self) -> list[dict[str, Any]]:
+        """A row for every gate."""
+        rows = [trial.to_dict(place < self.certified) for place, trial in enumerate([*self.tried, *self.seen])]
+        return [{"route": self.name, **row} for row in rows]
 
 
 def calibrate(
@@ -35,50 +55,66 @@ def calibrate(
     out: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> RouteFile:
-    """Choose the gate for lossy tiers on `route` (None: what suits the target) by the losses of the prompts, and write
-    the route with it to `out`. Answers are kept beside it, and a run that was stopped goes on from there.
+    """Choose the gate for lossy tiers on `route` (None: what suits the target; several, divided by commas: the best of
+    them, each tested at its part of delta) by the losses of the prompts, and write the route with it to `out`. Answers
+    are kept beside it, and a run that was stopped goes on from there.
 
     Raises ConfigError for a route that leaves nothing out; InputError where the prompts cannot support the bound, or
     no gate is certified: what would, is said.
     """
     target = loaded.target
-    name = route or default_route(target.info)
-    found, file = find_route(name, target)
-    if found.adapter:
-        raise ConfigError(f"route {name} has adapters, which cannot be calibrated yet: name a route without")
-    if found == Route.full(target.info.num_layers):
-        raise ConfigError("the route is the whole target, which leaves nothing to gain: name another, such as skip:0.4")
+    names = split_routes(route) or [default_route(target.info)]
+    routes = [(name, *_route_of(name, target)) for name in names]
+    part = replace(plan, delta=plan.delta / len(routes))
     chosen = choose_prompts(prompts, loaded, plan)
-    plan.check_support(len(chosen))
-    conditions = _conditions(ModelIdentity.of(target), found, loaded, drafting, plan)
-    journal = Journal(out.with_name(out.name + ROWS), conditions)
-    path, presets = plan.path(), plan.presets()
-    timed = chosen[: plan.timed]
-    done, total = 0, len(path) * len(chosen) + len(presets) * len(timed)
+    part.check_support(len(chosen))
+    done, total = 0, len(routes) * (len(plan.path()) * len(chosen) + len(plan.presets()) * len(chosen[: plan.timed]))
 
     def answered() -> None:
         nonlocal done
         done += 1
         progress(done, total)
 
-    trials = Trials(loaded, SlimTarget(target, found), drafting, plan, journal, answered)
+    tested = []
+    for name, found, file in routes:
+        conditions = _conditions(ModelIdentity.of(target), found, loaded, drafting, plan)
+        journal = Journal(out.with_name(out.name + ROWS), conditions)
+        trials = Trials(loaded, SlimTarget(target, found), drafting, part, journal, answered)
+        tested.append(RouteTrials(name, found, file, *_try(trials, chosen)))
+    if not any(one.certified for one in tested):
+        raise InputError(" ".join(f"route {one.name}: {refusal(one.tried[0], len(chosen), part)}." for one in tested))
+    best, gate = fastest([(one, trial) for one in tested for trial in one.tried[: one.certified]])
+    file = best.file or RouteFile(ModelIdentity.of(target), best.route, found={"named": best.name})
+    evidence = [row for one in tested for row in one.evidence()]
+    found_of = {"route": best.name, **_calibrated(gate, evidence, len(chosen), loaded, drafting, plan)}
+    result = replace(file, calibrated=found_of)
+    result.write(out)
+    return result
+
+
+def _route_of(name: str, target: Target) -> tuple[Route, RouteFile | None]:
+    found, file = find_route(name, target)
+    if found.adapter:
+        raise ConfigError(f"route {name} has adapters, which cannot be calibrated yet: name a route without")
+    if found == Route.full(target.info.num_layers):
+        raise ConfigError(f"route {name} is the whole target, which leaves nothing to gain: name another, such as q4")
+    return found, file
+
+
+def _try(trials: Trials, chosen: Sequence[Sequence[int]]) -> tuple[tuple[Trial, ...], int, tuple[Trial, ...]]:
+    """The gates tried, in their order, how many of the first are certified, and the paper's."""
+    plan = trials.plan
     tried: list[Trial] = []
 
     def p_values() -> Iterator[float]:
-        for one, gate in path.items():
-            tried.append(trials.run(one, gate, chosen, whole=plan.full))
+        for name, gate in plan.path().items():
+            tried.append(trials.run(name, gate, chosen, whole=plan.full))
             yield tried[-1].p_value
 
     count = certified(list(p_values()) if plan.full else p_values(), plan.delta)
-    if not count:
-        raise InputError(refusal(tried[0], len(chosen), plan))
-    seen = [trials.run(one, gate, timed, whole=True) for one, gate in presets.items()]
-    best = fastest(tried[:count])
-    evidence = [trial.to_dict(place < count) for place, trial in enumerate([*tried, *seen])]
-    file = file or RouteFile(ModelIdentity.of(target), found, found={"named": name})
-    result = replace(file, calibrated=_calibrated(best, evidence, len(chosen), loaded, drafting, plan))
-    result.write(out)
-    return result
+    presets = plan.presets().items() if count else ()
+    seen = [trials.run(name, gate, chosen[: plan.timed], whole=True) for name, gate in presets]
+    return tuple(tried), count, tuple(seen)
 
 
 def choose_prompts(prompts: Sequence[Prompt], loaded: Loaded, plan: Plan) -> list[list[int]]:
@@ -100,9 +136,9 @@ def choose_prompts(prompts: Sequence[Prompt], loaded: Loaded, plan: Plan) -> lis
     return [list(ids) for ids in chosen]
 
 
-def fastest(trials: Sequence[Trial]) -> Trial:
+def fastest(trials: Sequence[tuple[RouteTrials, Trial]]) -> tuple[RouteTrials, Trial]:
     """The trial of the greatest measured speed; the safest of those alike."""
-    return max(trials, key=lambda trial: trial.speed_ratio or 0.0)
+    return max(trials, key=lambda one: one[1].speed_ratio or 0.0)
 
 
 def refusal(first: Trial, count: int, plan: Plan) -> str:

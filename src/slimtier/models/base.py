@@ -48,6 +48,9 @@ class Cache(Protocol):
     def crop(self, lengths: Sequence[int]) -> None:
         """Forget everything of row r past `lengths[r]` (which may not grow)."""
 
+    def adopt(self, rows: Sequence[int]) -> None:
+        """Let the whole target go on from what a route wrote to these rows, instead of writing it anew."""
+
     def keep(self, rows: Sequence[int]) -> None:
         """Make row i of the new batch what row rows[i] was; a row may be named twice (fork) or not at all (drop)."""
 

@@ -43,9 +43,11 @@ class Rows:
             if not 0 <= new <= old:
                 raise InputError(f"row {row} holds {old} tokens and cannot be cropped to {new}; give 0 to {old}")
         self._rewind(lengths)
+        each = zip(self._written, self.lengths, lengths, strict=True)
+        self._written = [
+            written if new == old else tuple(one for one in written if one[0] < new) for written, old, new in each
+        ]
         self.lengths = list(lengths)
-        pairs = zip(self._written, lengths, strict=True)
-        self._written = [tuple(one for one in written if one[0] < length) for written, length in pairs]
 
     def keep(self, rows: Sequence[int]) -> None:
         """Make row i of the new batch what row rows[i] was: rows may be reordered, forked and dropped."""
@@ -64,6 +66,17 @@ class Rows:
             last = written[-1][1] if written else None
             if length and last is not None and last != route and (route is None or not route.thins(last)):
                 raise InputError("this cache was written under another route; crop it to where that began")
+
+    def adopt(self, rows: Sequence[int]) -> None:
+        """Let the whole target go on from what a route wrote to these rows; `verified` stays what it was. Raises
+        InputError for a route that skips attention, which leaves no keys and values to go on from."""
+        for row in rows:
+            last = self._written[row][-1][1] if self._written[row] else None
+            if last is None:
+                continue
+            if not all(last.runs_attention):
+                raise InputError("the route skips attention, so the target has no keys and values to go on from")
+            self._written[row] = (*self._written[row], (self.lengths[row], None))
 
     def append(self, lengths: Sequence[int], route: Route | None) -> None:
         """Count lengths[r] more tokens of row r, written under the route (None: by the whole target)."""

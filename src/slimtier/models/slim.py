@@ -42,6 +42,10 @@ class SomeRows:
         given = dict(zip(self.rows, lengths, strict=True))
         self.whole.crop([given.get(row, length) for row, length in enumerate(self.whole.lengths)])
 
+    def adopt(self, rows: Sequence[int]) -> None:
+        """See `Cache.adopt`."""
+        self.whole.adopt([self.rows[row] for row in rows])
+
     def keep(self, rows: Sequence[int]) -> None:
         raise NotImplementedError("rows are dropped from the whole cache")
 

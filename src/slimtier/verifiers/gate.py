@@ -20,7 +20,8 @@ class Gate:
     r >= accept: the token is kept. escalate <= r < accept: the slim verifier's own token takes its place. r < escalate:
     the target decides. `margin` above 0 is ours: whatever r is, the target also decides where the slim verifier's best
     two logits are closer than that, for there it is unsure of its own token too. `literal`: at temperatures above 0 an
-    escalated token is drawn from the target afresh, instead of testing the drafted one.
+    escalated token is drawn from the target afresh, instead of testing the drafted one. `shared_cache`, ours too: the
+    target goes on from the keys and values that the slim verifier wrote, instead of writing its own first.
 
     Example, default gate (.7, .5): the slim verifier gives .5 to its best token and .3 to the drafted one, r = .6, so
     its best token is output; had the drafted one .4 (r = .8) it would be kept, with .2 (r = .4) the target is asked.
@@ -30,14 +31,16 @@ class Gate:
     escalate: float = 0.5
     margin: float = 0.0
     literal: bool = False
+    shared_cache: bool = False
 
     def __post_init__(self) -> None:
         for name in ("accept", "escalate", "margin"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0.0:  # nor NaN
                 raise ConfigError(f"the gate's {name} is {value!r}: give a number, 0 or more")
-        if not isinstance(self.literal, bool):
-            raise ConfigError(f"the gate's literal is {self.literal!r}: give true or false")
+        for name in ("literal", "shared_cache"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"the gate's {name} is {getattr(self, name)!r}: give true or false")
         if self.accept < self.escalate:
             raise ConfigError(
                 f"the gate accepts from {self.accept} and escalates below {self.escalate}: "

@@ -69,7 +69,8 @@ class TieredVerifier:
     of the block at once. What the target did not see it reads then, in the same forward.
 
     The slim verifier goes on from the target's cache and writes to it (`Cache.verified` says how far the target's own
-    part goes); before the target runs, what the slim verifier wrote is cropped and written anew.
+    part goes); before the target runs, what the slim verifier wrote is cropped and written anew. With
+    `gate.shared_cache` only the block is: the target goes on from what the slim verifier wrote before it.
 
     Above temperature 0 a token that reaches the target in region C = {u : r(u) < escalate} is a draw of the drafter
     *given* C, so it is kept with min(1, target / draft_C) and replaced from (target - draft_C)+. The output of a slot
@@ -96,14 +97,15 @@ class TieredVerifier:
                 raise InputError("the gate was calibrated at temperature 0: use that, or tiers paper")
             check_draft(draft, self.target.info.vocab_size)
         fed = [(row.token_ids[-1], *draft.token_ids) for row, draft in zip(rows, drafts, strict=True)]
-        verified = list(cache.verified)  # a slim verifier that skips nothing adds to it
+        # taken before the pass: a slim verifier that skips nothing adds to `verified`
+        resume = list(cache.lengths) if self.gate.shared_cache else list(cache.verified)
         blocks = run(self.slim, fed, cache, capture)
         scans = [
             _Scan(row, draft, block, list(row.token_ids), [])
             for row, draft, block in zip(rows, drafts, blocks, strict=True)
         ]
         escalated = [index for index, scan in enumerate(scans) if self._settle(scan)]
-        checked = self._escalate(scans, escalated, verified, cache, capture) if escalated else {}
+        checked = self._escalate(scans, escalated, resume, cache, capture) if escalated else {}
         cache.crop([len(scan.history) - 1 for scan in scans])
         return [self._verdict(scan, checked.get(index)) for index, scan in enumerate(scans)]
 
@@ -134,16 +136,18 @@ class TieredVerifier:
         self,
         scans: Sequence[_Scan],
         escalated: Sequence[int],
-        verified: Sequence[int],
+        resume: Sequence[int],
         cache: Cache,
         capture: Sequence[int],
     ) -> dict[int, _Block]:
-        """Let the target catch up with these rows from what it has verified, and decide the rest of their blocks."""
-        cache.crop([verified[index] if index in escalated else length for index, length in enumerate(cache.lengths)])
+        """Let the target catch up with these rows from the tokens resume[r] on, and decide the rest of their blocks."""
+        cache.crop([resume[index] if index in escalated else length for index, length in enumerate(cache.lengths)])
+        if self.gate.shared_cache:
+            cache.adopt(escalated)
         fed: list[Sequence[int]] = [()] * len(scans)
         for index in escalated:
             scan = scans[index]
-            fed[index] = (*scan.row.token_ids[verified[index] :], *scan.draft.token_ids)
+            fed[index] = (*scan.row.token_ids[resume[index] :], *scan.draft.token_ids)
         blocks = run(self.target, fed, cache, capture, [1 + len(scan.draft.token_ids) for scan in scans])
         for index in escalated:
             self._check(scans[index], blocks[index])
