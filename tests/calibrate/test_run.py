@@ -123,10 +123,10 @@ def test_a_route_file_keeps_what_was_known_of_it(tmp_path: Path) -> None:
 
 def test_the_best_of_several_routes(tmp_path: Path) -> None:
     out = tmp_path / "route.json"
-    file, _ = run(out, route="skip:0.5,q4", prompts=16, timed=2, full=True)
+    file, _ = run(out, route="skip:0.5,skip:0.25", prompts=16, timed=2, full=True)
     grid, found = file.calibrated["grid"], file.calibrated
     routes = list(dict.fromkeys(row["route"] for row in grid))
-    assert routes == ["skip:0.5", "q4"]
+    assert routes == ["skip:0.5", "skip:0.25"]
     certified = [row for row in grid if row["certified"]]
     assert {row["route"] for row in certified} == set(routes)
     assert all(row["p_value"] <= found["delta"] / 2 for row in certified), "each has its part of delta"
@@ -135,15 +135,17 @@ def test_the_best_of_several_routes(tmp_path: Path) -> None:
     assert file.route == find_route(found["route"], StubTarget(24))[0]
     lines = text_of(file, out).splitlines()
     assert lines[1].startswith("skip:0.5: accept 1.0")
-    assert f" on {best['route']}; mean divergence" in lines[-3]
+    assert any(f" on {best['route']}; mean divergence" in line for line in lines)
     answers = len(rows_of(out))
-    assert run(out, route="skip:0.5,q4", prompts=16, timed=2, full=True)[0].calibrated["gate"] == found["gate"]
+    assert run(out, route="skip:0.5,skip:0.25", prompts=16, timed=2, full=True)[0].calibrated["gate"] == found["gate"]
     assert len(rows_of(out)) == answers, "nothing was asked again"
 
 
 def test_no_route_can_be_certified(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"route skip:0\.5: even the safest gate .* route q4: even the safest gate"):
-        run(tmp_path / "route.json", route="skip:0.5,q4", noise=9.0, epsilon=0.2, margins=(0.0,))
+    with pytest.raises(
+        InputError, match=r"route skip:0\.5: even the safest gate .* route skip:0\.25: even the safest gate"
+    ):
+        run(tmp_path / "route.json", route="skip:0.5,skip:0.25", noise=9.0, margins=(0.0,))
 
 
 def test_it_ends_where_a_gate_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
