@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,42 @@ def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
     assert all(row["same_as_plain"] for row in exact)
     assert f"q4 between gives the same tokens {said['exact, q4']} as fast, q8 {said['exact, q8']}" in words
     assert f"calibrated tiers {said['calibrated']}, and q8 as the target {said['q8 alone']}" in words
+
+
+def test_what_the_pages_say_of_routes_is_what_was_found(root: Path) -> None:
+    found = json.loads((root / "results" / "route_skip.json").read_text())["found"]
+    page = (root / "docs" / "routes.md").read_text()
+    names = {
+        "search": "best of the search",
+        "greedy_once": "greedy, once",
+        "uniform": "uniform",
+        "first_n": "the last layers",
+    }
+    for name, words in names.items():
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {words} |")]
+        value = found["searched"]["value"] if name == "search" else found["baselines"][name]["value"]
+        held_out = found["held_out"][name]
+        cells = [float(cell) for cell in re.findall(r"\| ([0-9.]+)(?= \|)", line)]
+        assert cells[1] == float(f"{value:.{2 if value < 9 else 1}f}")
+        assert cells[-2:] == [float(f"{held_out[key]:.{2 if held_out[key] < 5 else 1}f}") for key in ("r", "kl")]
+    best, mean = found["random"]["best"], found["random"]["mean"]
+    assert (
+        f"| best of its {found['random']['trials']} random trials | {found['random']['trials']} | {best:.2f} |" in page
+    )
+    assert f"| mean of these | {found['random']['trials']} | {mean:.2f} |" in page
+
+
+def test_what_the_pages_say_of_a_calibration_is_what_was_found(root: Path) -> None:
+    found = json.loads((root / "results" / "route_calibrated.json").read_text())["calibrated"]
+    page = (root / "docs" / "calibrate.md").read_text()
+    rows = {(row["route"], row["name"]): row for row in found["grid"]}
+    names = {"margin 0.1": "accept 1.0, margin 0.1", "margin 0": "accept 1.0", "the paper's default": "default"}
+    for route in ("q8", "q4"):
+        for words, name in names.items():
+            row = rows[route, name]
+            figures = f"{row['mean_loss']:.2%}".replace("%", " %"), f"{row['speed_ratio']:.2f}×"
+            said = f"| {route} | {words} | {figures[0]} | {figures[1]} | {row['target_calls_per_token']:.3f} |"
+            assert said + (" yes" if row["certified"] else "") in page
 
 
 @pytest.mark.slow

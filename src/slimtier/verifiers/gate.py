@@ -54,6 +54,11 @@ class Gate:
             raise ConfigError(f"there is no gate {name!r}: choose one of {', '.join(PRESETS)}")
         return cls(*PRESETS[name])
 
+    @property
+    def slim_alone(self) -> bool:
+        """Whether at temperature 0 the slim verifier's own best token is always output, and the target never asked."""
+        return self.accept >= 1.0 and self.escalate == 0.0 and self.margin == 0.0
+
     def decide(self, logits: torch.Tensor, drafted: int | None) -> Decider:
         """Who decides, from the slim verifier's processed logits [vocab]; None: nothing was drafted here, so either
         the slim verifier, whose own best token has r = 1, or the target."""

@@ -96,6 +96,8 @@ class TieredVerifier:
             if self.name == "calibrated" and not is_greedy(row.sampling):
                 raise InputError("the gate was calibrated at temperature 0: use that, or tiers paper")
             check_draft(draft, self.target.info.vocab_size)
+        if self.gate.slim_alone and all(is_greedy(row.sampling) for row in rows):
+            return self._alone(verify_blocks(self.slim, rows, drafts, cache, capture=capture))
         fed = [(row.token_ids[-1], *draft.token_ids) for row, draft in zip(rows, drafts, strict=True)]
         # taken before the pass: a slim verifier that skips nothing adds to `verified`
         resume = list(cache.lengths) if self.gate.shared_cache else list(cache.verified)
@@ -108,6 +110,19 @@ class TieredVerifier:
         checked = self._escalate(scans, escalated, resume, cache, capture) if escalated else {}
         cache.crop([len(scan.history) - 1 for scan in scans])
         return [self._verdict(scan, checked.get(index)) for index, scan in enumerate(scans)]
+
+    def _alone(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """The slim verifier's verdicts where it decides everything: logits are not needed."""
+        kept: Decider = "drafter" if self.gate.accept <= 1.0 else "slim"
+        return [
+            replace(
+                verdict,
+                deciders=(kept,) * verdict.accepted + ("slim",) * (len(verdict.token_ids) - verdict.accepted),
+                target_calls=0,
+                slim_calls=1 + verdict.slim_calls,
+            )
+            for verdict in verdicts
+        ]
 
     def _settle(self, scan: _Scan) -> bool:
         """Scan a row's slots as long as the drafter's and the slim verifier's tokens stand; whether the target is
