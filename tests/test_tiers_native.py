@@ -70,7 +70,7 @@ class Watched:
 
     def __init__(self, verifier: Any) -> None:
         self.verifier = verifier
-        self.name, self.lossless = verifier.name, verifier.lossless
+        self.name, self.lossless, self.steady = verifier.name, verifier.lossless, verifier.steady
         self.wants_draft_probs = getattr(verifier, "wants_draft_probs", False)
         self.rounds = self.unverified = 0
 

@@ -93,7 +93,7 @@ def propose(
 ) -> list[Draft]:
     """A draft for each row; one place is left for the recovered or bonus token, so the budget is met exactly."""
     limits = [min(num_speculative_tokens, row.left() - 1) for row in rows]
-    of_verifier = {"report": verifier.wants_draft_probs, "steady": not verifier.lossless}
+    of_verifier = {"report": verifier.wants_draft_probs, "steady": verifier.steady}
     contexts = [
         DraftContext(
             row.key, row.token_ids, row.num_prompt_tokens, asked.sampling, asked.draft_noise, cache, **of_verifier

@@ -146,7 +146,7 @@ class Recorder:
 
     def __init__(self, inner: Verifier, first: int) -> None:
         self.name = inner.name
-        self.lossless = inner.lossless
+        self.lossless, self.steady = inner.lossless, inner.steady
         self.wants_draft_probs = inner.wants_draft_probs
         self._inner = inner
         self._first = first

@@ -286,7 +286,7 @@ class _Log:
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
-        self.name, self.lossless = verifier.name, verifier.lossless
+        self.name, self.lossless, self.steady = verifier.name, verifier.lossless, verifier.steady
         self.wants_draft_probs = verifier.wants_draft_probs
         self.verdicts: list[Verdict] = []
 

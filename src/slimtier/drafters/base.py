@@ -21,7 +21,7 @@ class DraftContext:
     `token_ids` is prompt + output so far (do not modify); `noise` is the drafter's own stream of randomness. `cache` is
     the target's, its row i that of the i-th context: a drafter that runs the target on a route may go on from it, and
     leaves it as it was. `report`: the verifier wants the distribution of greedy tokens too, at temperature 1.
-    `steady`: the verifier is lossy, so a draft's length may change the output and must follow from the row alone."""
+    `steady`: the verifier is lossy, a draft's length may change the output, and must follow from the row alone."""
 
     key: int
     token_ids: Sequence[int]

@@ -17,6 +17,7 @@ class Verifier(Protocol):
 
     name: str
     lossless: bool
+    steady: bool  # a draft's length may change the output, so it must not follow from measured times
     wants_draft_probs: bool  # also at temperature 0
 
     def verify(

@@ -41,6 +41,7 @@ class CascadeVerifier:
 
     name = "cascade"
     lossless = False
+    steady = True
 
     def __init__(self, target: Target, rule: str, alpha: float) -> None:
         """Raises ConfigError for a rule that there is not, and an alpha that it does not take."""

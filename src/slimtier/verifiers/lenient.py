@@ -27,6 +27,7 @@ class LenientVerifier:
 
     name = "lenient"
     lossless = False
+    steady = True
     wants_draft_probs = False
 
     def __init__(self, target: Target, lenience: float) -> None:

@@ -24,6 +24,7 @@ class LosslessVerifier:
 
     name = "lossless"
     lossless = True
+    steady = False
     wants_draft_probs = False
 
     def __init__(self, target: Target) -> None:

@@ -85,6 +85,7 @@ class TieredVerifier:
         self.target = target
         self.slim = slim
         self.gate = gate
+        self.steady = not gate.slim_alone
 
     def verify(
         self, rows: Sequence[VerifyRow], drafts: Sequence[Draft], cache: Cache, capture: Sequence[int] = ()
@@ -114,10 +115,11 @@ class TieredVerifier:
     def _alone(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """The slim verifier's verdicts where it decides everything: logits are not needed."""
         kept: Decider = "drafter" if self.gate.accept <= 1.0 else "slim"
+        own: Decider = "slim"
         return [
             replace(
                 verdict,
-                deciders=(kept,) * verdict.accepted + ("slim",) * (len(verdict.token_ids) - verdict.accepted),
+                deciders=(*(kept,) * verdict.accepted, *(own,) * (len(verdict.token_ids) - verdict.accepted)),
                 target_calls=0,
                 slim_calls=1 + verdict.slim_calls,
             )
@@ -231,6 +233,7 @@ class ObservingVerifier:
 
     name = "observe"
     lossless = True
+    steady = False
     wants_draft_probs = False
 
     def __init__(self, target: Target, slim: Target, gate: Gate) -> None:
