@@ -93,15 +93,15 @@ def test_joining() -> None:
     target = StubTarget()
     inner = mixed(target)
     joined = join(target, inner, 5, "exact", "none,skip:0.25,skip:0.5", {"flush": "8,6,4"})
-    assert (joined.num_speculative_tokens, joined.verifier.name, joined.drafter.name) == (8, "lossless", "mixed")
+    assert (joined.num_speculative_tokens, joined.verifier.name, joined.drafter.name) == (23, "lossless", "mixed")
     found: Any = joined.drafter
-    for flush, drafts, route in ((8, 6, ()), (6, 4, (2,)), (4, 5, (1, 2))):
+    for flush, drafts, route in ((8, 15, ()), (6, 9, (2,)), (4, 5, (1, 2))):
         assert isinstance(found, TieredDrafter)
         assert (found.flush, found.num_speculative_tokens) == (flush, drafts)
         assert found.verifier.target.route == Route.skipping(4, route)  # type: ignore[attr-defined]
         found = found.inner
     assert found is inner
-    assert join(target, inner, 5, "exact", "none").num_speculative_tokens == 11
+    assert join(target, inner, 5, "exact", "none").num_speculative_tokens == 14 + 5
     for tiers, kind in (("paper", TieredVerifier), ("observe", ObservingVerifier)):
         joined = join(target, inner, 5, tiers, "skip:0.5", {"gate": "conservative", "margin": 0.5})
         assert isinstance(joined.verifier, kind)

@@ -37,10 +37,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     config.num_decoder_layers = config.num_layers = 4  # transformers' generate has caches for as many as the encoder
     model = transformers.T5ForConditionalGeneration(config)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
     draws = torch.Generator().manual_seed(1)
     steps = 900
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 5e-3, total_steps=steps)
     for _ in range(steps):
         inputs, labels = texts(64, draws)
         model(input_ids=inputs, labels=labels).loss.backward()

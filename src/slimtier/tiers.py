@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Tiers = Literal["exact", "paper", "calibrated", "observe"]
 TIERS: tuple[str, ...] = get_args(Tiers)
-FLUSH = 11  # tokens of the slim verifier that the target looks at together: with its own last one, two passes of six
+FLUSH = 14  # tokens of the slim verifier, or a few more, that the target looks at together
 GATE_SETTINGS = ("gate", "accept", "escalate", "margin", "literal", "shared_cache")
 SETTINGS = {
     "exact": ("flush",),
@@ -136,7 +136,7 @@ def _exact(target: Target, drafter: Drafter, count: int, routes: list[Route], se
             raise ConfigError("a route keeps more of a sublayer than the one before it: name the dearer one first")
     for route, flush in zip(reversed(routes), reversed(flushes), strict=True):
         drafter = TieredDrafter(drafter, LosslessVerifier(SlimTarget(target, route)), flush, count)
-        count = flush
+        count += flush  # the last round may go beyond
     return Joined(drafter, LosslessVerifier(target), count)
 
 
@@ -151,7 +151,7 @@ def split_routes(route: Any) -> list[str]:
 
 
 def _flushes(value: Any, count: int) -> list[int]:
-    """A flush length for each tier, from 11, [11, 5] or "11,5"; one alone is for all."""
+    """A flush length for each tier, from 14, [14, 5] or "14,5"; one alone is for all."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     try:
         flushes = [int(str(part)) for part in parts]

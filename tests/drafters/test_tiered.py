@@ -222,6 +222,16 @@ def test_a_slim_verifier_that_is_the_target_is_never_corrected(flush: int, tempe
         assert (found.num_target_calls, found.acceptance_rate, found.rejection_rate) == (3, 1.0, 0.0)
 
 
+def test_all_of_the_last_round_stays() -> None:
+    """A run ends with the round that reaches the flush, or where no more tokens were asked for."""
+    target = StubTarget(route_noise=0.0)
+    plain = plain_tokens(target, PROMPTS[0], 20)
+    right = mixed(target, lambda context, limit: limit)
+    for flush, limit, length in ((4, 12, 4), (5, 12, 8), (5, 7, 7), (5, 5, 5), (9, 12, 12), (1, 3, 3)):
+        draft = propose(target, tiers(target, right, (flush,), 3), PROMPTS[0], limit)
+        assert draft.token_ids == tuple(plain[:length])
+
+
 def test_deciders_and_calls() -> None:
     """The drafter is right about two tokens of three; the target agrees with the slim verifier until a planted slot."""
     target = StubTarget(route_noise=0.0)

@@ -102,7 +102,7 @@ def test_the_reported_distributions_are_the_slim_verifiers(inner: str) -> None:
     noise = Noise.of(5, stream="verifier").fork("drafter")
     context = DraftContext(0, [0, 2, 3], 2, params, noise, cache)
     draft = tiers(target, inner_of(inner), (7,), 2).propose([context], [9])[0]
-    assert len(draft.token_ids) == 7
+    assert 7 <= len(draft.token_ids) <= 9
     assert draft.probs is not None
     history = [0, 2, 3]
     for token, reported in zip(draft.token_ids, draft.probs, strict=True):
@@ -114,10 +114,11 @@ def test_the_reported_distributions_are_the_slim_verifiers(inner: str) -> None:
 INNER, OFTEN = ["none", "certain", "drawn"], ["always", "sometimes", "hardly", "never"]
 
 
-@pytest.mark.parametrize(("inner", "often", "flush"), a_few(5, INNER, OFTEN, [3, 1, 2]))
-def test_sampled_tokens_follow_the_target(inner: str, often: str, flush: int) -> None:
+@pytest.mark.parametrize(("inner", "often", "flush", "beyond"), a_few(8, INNER, OFTEN, [3, 1, 2], [2, 0]))
+def test_sampled_tokens_follow_the_target(inner: str, often: str, flush: int, beyond: int) -> None:
+    """Also where the last round of a run goes `beyond` the flush."""
     target = Chain(OWN["flat"], {DEEP: slim_of("flat", often)})
-    assert p_value(target, tiers(target, inner_of(inner), (flush,), 2), 60, 12, flush) > 1000 * FAULTS
+    assert p_value(target, tiers(target, inner_of(inner), (flush,), 2), 60, 12, flush + beyond) > 1000 * FAULTS
 
 
 @pytest.mark.parametrize(("inner", "flushes"), a_few(3, INNER, [(3, 3), (2, 4)]))
@@ -132,12 +133,14 @@ def test_sampled_tokens_of_nested_tiers_follow_the_target(flushes: tuple[int, in
 @pytest.mark.slow
 @pytest.mark.parametrize("often", OFTEN[:3])
 @pytest.mark.parametrize("inner", INNER)
-@pytest.mark.parametrize("flushes", [(2,), (5,), (4, 4), (6, 2)])
-def test_pairs_of_sampled_tokens_follow_the_target(inner: str, often: str, flushes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("flushes", "beyond"), [((2,), 0), ((5,), 2), ((4, 4), 2), ((6, 2), 0), ((1,), 2)])
+def test_pairs_of_sampled_tokens_follow_the_target(
+    inner: str, often: str, flushes: tuple[int, ...], beyond: int
+) -> None:
     middle = with_banned((TABLE + OTHER) / 2)
     target = Chain(TABLE, {SKIP: middle, DEEP: slim_of("pairs", often)})
     drafter = tiers(target, inner_of(inner), flushes, 2, (SKIP, DEEP)[2 - len(flushes) :])
-    assert p_value(target, drafter, 400, 20, flushes[0]) > 1000 * FAULTS
+    assert p_value(target, drafter, 400, 20, flushes[0] + beyond) > 1000 * FAULTS
 
 
 class Picky(TieredDrafter):

@@ -59,12 +59,12 @@ class _Run:
 
 
 class TieredDrafter:
-    """Rounds of `inner` and the slim verifier until `flush` tokens have come, then the target looks at them all.
+    """Rounds of `inner` and the slim verifier until `flush` tokens have come, or more, then the target looks at them.
 
     The slim verifier's tokens follow its own distributions exactly, which are what `Draft.probs` says; so with the
     lossless rule around it the output is the target's own, whatever the slim verifier does (staged speculative
-    decoding; VIA-SD's tiers made lossless). How long a run is depends on nothing drawn in it but on its end of text:
-    a token once drawn stays.
+    decoding; VIA-SD's tiers made lossless). Whether another token is drawn depends on those before it alone, and one
+    that was drawn stays: the last round's are all kept, up to what was asked for, however many they are.
 
     The slim verifier goes on from the target's cache and leaves it as it was. `inner` is given the slim verifier's
     features as the run grows, and the target's for the tokens kept once it has looked. More tiers are more nesting.
@@ -88,7 +88,7 @@ class TieredDrafter:
             return []
         cache = contexts[0].cache
         assert cache is not None, "a drafter of tiers runs on the target's cache"
-        runs = [self._begin(context, min(limit, self.flush)) for context, limit in zip(contexts, limits, strict=True)]
+        runs = [self._begin(context, limit) for context, limit in zip(contexts, limits, strict=True)]
         before = list(cache.lengths)
         try:
             going = list(range(len(runs)))
@@ -109,7 +109,9 @@ class TieredDrafter:
         return _Run(context, limit, noise, list(context.token_ids))
 
     def _goes_on(self, run: _Run) -> bool:
-        return run.left > 0 and not (run.deciders and self._ends.intersection(run.token_ids[-len(run.deciders) :]))
+        if run.left <= 0 or len(run.deciders) >= self.flush:
+            return False
+        return not (run.deciders and self._ends.intersection(run.token_ids[-len(run.deciders) :]))
 
     def _round(self, runs: Sequence[_Run], cache: SomeRows) -> None:
         """Draft, verify by the slim verifier, commit to the runs."""
