@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from slimtier.errors import InputError
@@ -37,6 +38,7 @@ def render(
         raise InputError(f"the model's chat template refuses these messages ({cause}); pass a plain prompt") from error
 
 
+@lru_cache(maxsize=8)
 def _compile(template: str) -> Template:
     from jinja2 import TemplateError
     from jinja2.ext import Extension, loopcontrols
