@@ -54,9 +54,7 @@ def check_tiers(tiers: str | None, route: Any, settings: Mapping[str, Any], veri
         if name not in SETTINGS[tiers]:
             owners = [f"--tiers {one}" for one in TIERS if name in SETTINGS[one]]
             raise ConfigError(f"setting {name!r} is not used by tiers {tiers}: choose {' or '.join(owners)}")
-    routes = split_routes(route)
-    for one in routes:
-        check_route(one)
+    routes = check_routes(route)
     _refuse_several(tiers, routes)
     if tiers == "calibrated" and (not routes or routes[0] in ("none", "q4", "q8") or routes[0].startswith("skip:")):
         raise ConfigError("tiers calibrated need a route file with its evidence: make one with `slimtier calibrate`")
@@ -148,6 +146,14 @@ def split_routes(route: Any) -> list[str]:
     if not all(parts):
         raise ConfigError(f"route is {route!r}: give routes divided by commas, such as q8,q4")
     return parts
+
+
+def check_routes(route: Any) -> list[str]:
+    """The routes that are named; ConfigError, before a model is loaded, for one that is none."""
+    routes = split_routes(route)
+    for one in routes:
+        check_route(one)
+    return routes
 
 
 def _flushes(value: Any, count: int) -> list[int]:

@@ -46,12 +46,10 @@ def calibrate(
     """
     from slimtier.loading import load
     from slimtier.models.resolve import resolve
-    from slimtier.models.route_file import check_route
-    from slimtier.tiers import split_routes
+    from slimtier.tiers import check_routes
 
     plan, options, settings = _read(common.read_pairs(set_), precision, drafter, {"epsilon": epsilon, "delta": delta})
-    for name in split_routes(route):
-        check_route(name)
+    check_routes(route)
     conversations = common.prompts_to_answer(prompts, None).conversations
     plan.check_support(min(plan.prompts, len(conversations)))
     files = resolve(model)

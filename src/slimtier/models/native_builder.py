@@ -13,7 +13,7 @@ from slimtier.models.base import VocabWeight
 from slimtier.models.config import NativeConfig
 from slimtier.models.precision import Role, kernel_matrix
 from slimtier.models.rope import rope_tables
-from slimtier.models.rows import normal_route
+from slimtier.models.rows import check_length
 from slimtier.models.tensors import ModelWeights
 from slimtier.types import Action, Route
 
@@ -67,7 +67,7 @@ class Builder:
     def decoder_on(self, route: Route, threads: Any) -> Any:
         """A decoder that runs the route. Raises InputError when it is for another number of layers, or with adapters
         that are not known."""
-        normal_route(route, self.weights.config.num_layers)
+        check_length(route, self.weights.config.num_layers)
         if route.adapter and route.adapter not in self._adapters:
             raise InputError(f"the route has adapters {route.adapter}, which this target was not given: adapt it first")
         with ThreadPoolExecutor(min(4, available_threads())) as executor:

@@ -10,12 +10,18 @@ from slimtier.types import Route
 Written = tuple[tuple[int, Route | None], ...]  # (from which token on, under which route); before that by the target
 
 
-def normal_route(route: Route | None, num_layers: int) -> Route | None:
-    """None for a route on which the whole target runs. Raises InputError when it is for another number of layers."""
-    if route is not None and (len(route.attention) != num_layers or len(route.mlp) != num_layers):
+def check_length(route: Route, num_layers: int) -> None:
+    """Raises InputError for a route of another number of layers."""
+    if len(route.attention) != num_layers or len(route.mlp) != num_layers:
         raise InputError(
             f"the route is for {len(route.attention)} layers and the model has {num_layers}; search it anew"
         )
+
+
+def normal_route(route: Route | None, num_layers: int) -> Route | None:
+    """None for a route on which the whole target runs. Raises InputError as `check_length`."""
+    if route is not None:
+        check_length(route, num_layers)
     return None if route == Route.full(num_layers) else route
 
 

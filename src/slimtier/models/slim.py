@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slimtier.models.base import Cache, Target, VocabWeight
-from slimtier.models.rows import normal_route
+from slimtier.models.rows import check_length
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ class SlimTarget:
 
     def __init__(self, target: Target, route: Route) -> None:
         """Raises InputError for a route of another number of layers."""
-        normal_route(route, target.info.num_layers)
+        check_length(route, target.info.num_layers)
         self.target = target
         self.route = route
         measure = getattr(target, "route_bytes", None)
