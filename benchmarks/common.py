@@ -63,13 +63,13 @@ class JsonlWriter:
             say(f"broken off; the rows so far: {self._part}")
 
 
-def writer(arguments: argparse.Namespace, name: str) -> JsonlWriter:
-    """The writer of a script's rows, with this process's provenance."""
+def writer(arguments: argparse.Namespace, name: str, path: Path | None = None) -> JsonlWriter:
+    """The writer of a script's rows, with this process's provenance; `path`: not the script's usual one."""
     from slimtier.kernels import core
     from slimtier.provenance import Provenance
 
     provenance = Provenance.collect(cores=arguments.threads, isa=core.isa(), seed=arguments.seed)
-    return JsonlWriter(output_path(arguments, name), provenance.to_dict())
+    return JsonlWriter(path or output_path(arguments, name), provenance.to_dict())
 
 
 def say(line: str) -> None:

@@ -13,8 +13,8 @@
 | features | flush lengths: in a longer run more was drafted on the slim verifier's own features |
 
 Everything as in benchmarks/viasd.py: the same prompts, turns and audit. There is no independent mid-size model with
-this vocabulary to be had here, so that arm of the paper is not in the table. For each study a picture of speed against
-divergence is written beside the rows.
+this vocabulary to be had here, so that arm of the paper is not in the table. Each study has its own rows,
+viasd_ablations_STUDY.jsonl, and a picture of speed against divergence beside them.
 """
 
 from __future__ import annotations
@@ -60,13 +60,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         worker = stack.enter_context(Worker("native"))
         load = {"model": arguments.model, "threads": arguments.threads}
         worker.ask("load", precision=arguments.precision, runtime="native", **load)
-        out = stack.enter_context(writer(arguments, NAME))
-        out.write("setting", model=arguments.model, precision=arguments.precision, studies=arguments.studies)
         for study in arguments.studies:
             arms = [*_baselines(arguments.precision), *make_arms(study, arguments, place)]
-            rows = _study(study, arms, worker, prompts, request, arguments.precision, out, tokenizer)
+            path = output_path(arguments, NAME)
+            with writer(arguments, NAME, path.with_stem(f"{path.stem}_{study}")) as out:
+                out.write("setting", model=arguments.model, precision=arguments.precision, study=study)
+                rows = _study(study, arms, worker, prompts, request, arguments.precision, out, tokenizer)
             print(f"\n{study}\n\n{arms_table(arms, rows)}")
-            plot(study, arms, rows, output_path(arguments, NAME).with_name(f"{NAME}_{study}.png"))
+            plot(study, arms, rows, out.path.with_suffix(".png"))
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -95,7 +96,7 @@ def _study(
         ask(workers, arm, {**request, "max_tokens": QUICK_TOKENS}, encode(tokenizer, own_prompts()[0].text))
     rows = []
     for row in answers(workers, arms, prompts, request, precision):
-        out.write("answer", study=study, **row)
+        out.write("answer", **row)
         rows.append(row)
     return rows
 

@@ -16,8 +16,8 @@ int64_t block_share(int64_t blocks, int threads) { return std::clamp<int64_t>(bl
 void Prepared::size_for(int64_t t, int64_t k, std::initializer_list<const Packed*> weights) {
   bool for_q8 = false, for_q4 = false;
   for (const Packed* w : weights) {
-    for_q8 |= w->kind == Kind::q8;
-    for_q4 |= w->kind == Kind::q4;
+    for_q8 |= w->wants(Kind::q8);
+    for_q4 |= w->wants(Kind::q4);
   }
   size(t, k, for_q8, for_q4);
 }

@@ -28,7 +28,7 @@ void DraftHead::begin(int64_t m, int threads, bool probabilities) {
   threads_ = threads;
   probabilities_ = probabilities;
   const Packed* first = parts_.down ? parts_.down.get() : parts_.rows.get();
-  input_.size(m, width(), first->kind == Kind::q8 || exact_.kind == Kind::q8, first->kind == Kind::q4);
+  input_.size(m, width(), first->wants(Kind::q8) || exact_.kind == Kind::q8, first->wants(Kind::q4));
   if (parts_.down) {
     middle_.resize(size_t(m * parts_.down->n));
     middle_input_.size_for(m, parts_.down->n, {parts_.rows.get()});

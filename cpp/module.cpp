@@ -42,6 +42,13 @@ static std::shared_ptr<Packed> from_codes(Bytes codes, ConstFloats scales, std::
   return std::make_shared<Packed>(pack_codes(codes.data(), scales.data(), min_data, n, k, group, bits == 8 ? Kind::q8 : Kind::q4));
 }
 
+// The same bytes, for another way to multiply; floats stay what they are.
+static std::shared_ptr<Packed> multiplied(const Packed& p, bool in_floats) {
+  auto found = std::make_shared<Packed>(p);
+  found->in_floats = in_floats && p.panel == 8;
+  return found;
+}
+
 // One head's attention over given keys and values [tokens, head_dim], q [count, heads, head_dim] at positions start …,
 // appended `chunk` queries at a time: for comparison with the plain formula.
 static void attention_test(Pool& pool, ConstFloats q, ConstFloats k, ConstFloats v, int64_t start, int64_t chunk, int64_t window,
@@ -81,7 +88,11 @@ NB_MODULE(_core, m) {
       .def_ro("n", &Packed::n)
       .def_ro("k", &Packed::k)
       .def_ro("nbytes", &Packed::bytes)
-      .def_prop_ro("kind", [](const Packed& p) { return kKinds[int(p.kind)]; })
+      .def_prop_ro("kind", [](const Packed& p) { return kKinds[int(p.in_floats ? Kind::f32 : p.kind)]; })
+      .def_prop_ro("stored", [](const Packed& p) { return kKinds[int(p.kind)]; })
+      .def("in_floats", [](const Packed& p) { return multiplied(p, true); })
+      .def("in_integers", [](const Packed& p) { return multiplied(p, false); })
+      .def("shares", [](const Packed& p, const Packed& other) { return p.data == other.data; })
       .def("row", [](const Packed& p, int64_t row, Floats out) {
         require(row >= 0 && row < p.n && int64_t(out.size()) == p.k, "no such row, or the output has another size");
         p.row(row, out.data());

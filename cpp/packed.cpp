@@ -216,10 +216,10 @@ void Packed::row(int64_t index, float* out) const {
 
 RowMatrix by_rows(const Packed& p) {
   RowMatrix m;
-  m.kind = p.kind == Kind::q4 ? Kind::q8 : p.kind;
+  m.kind = p.in_floats ? Kind::f32 : p.kind == Kind::q4 ? Kind::q8 : p.kind;
   m.n = p.n; m.k = p.k; m.group = p.group; m.mins = p.mins;
-  const bool codes = p.panel == 8;
-  const int64_t size = p.kind == Kind::f32 ? 4 : 2;
+  const bool codes = p.panel == 8 && !p.in_floats;
+  const int64_t size = m.kind == Kind::f32 ? 4 : 2;
   m.groups = (m.k + m.group - 1) / m.group;
   m.code_bytes = (m.k + kGroup - 1) / kGroup * kGroup;
   m.row_bytes = codes ? m.code_bytes + m.groups * (m.mins ? 8 : 4) : p.k * size;
@@ -228,6 +228,7 @@ RowMatrix by_rows(const Packed& p) {
   for (int64_t row = 0; row < m.n; ++row) {
     const uint8_t* at = p.data + row / p.panel * p.panel_bytes;
     uint8_t* out = m.owner.get() + row * m.row_bytes;
+    if (p.in_floats) { p.row(row, reinterpret_cast<float*>(out)); continue; }
     const int lane = int(row % p.panel);
     for (int64_t j = 0; !codes && j < m.k; ++j) std::memcpy(out + j * size, at + (j * 16 + lane) * size, size_t(size));
     float* scales = reinterpret_cast<float*>(out + m.code_bytes);

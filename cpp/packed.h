@@ -26,6 +26,7 @@ struct Packed {
   int group = kGroup;       // weights a scale covers: 32, or 16 for q8 without mins
   bool mins = false;        // weight = scale * code + min
   bool wide = false;        // scales and mins are float32; otherwise float16
+  bool in_floats = false;   // codes that are multiplied as what they mean, in float32
   int panel = 16;           // rows in a panel
   size_t panel_bytes = 0;
   uint8_t* data = nullptr;  // aligned to 64 bytes
@@ -33,6 +34,7 @@ struct Packed {
   size_t bytes = 0;
 
   int64_t panels() const { return (n + panel - 1) / panel; }
+  bool wants(Kind codes) const { return kind == codes && !in_floats; }  // activations as integers for such codes
   // Row `row` as float32 [k]: an embedding is a row of the (tied) head.
   void row(int64_t row, float* out) const;
 };

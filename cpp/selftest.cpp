@@ -44,6 +44,11 @@ static std::vector<float> multiply(const Kernels& kernel, const Packed& w, const
   return out;
 }
 
+static Packed in_floats(Packed codes) {
+  codes.in_floats = true;
+  return codes;
+}
+
 static bool matrices(const Kernels& kernel, const Kernels& plain) {
   bool good = true;
   const int64_t n = 45, k = 200, t = 19, groups = (k + 31) / 32;
@@ -57,9 +62,11 @@ static bool matrices(const Kernels& kernel, const Kernels& plain) {
   const Packed packed[] = {pack_floats(values.data(), n, k, Kind::f32), pack_floats(values.data(), n, k, Kind::f16),
                            pack_floats(values.data(), n, k, Kind::bf16),
                            pack_codes(codes8.data(), scales.data(), mins.data(), n, k, 32, Kind::q8),
-                           pack_codes(codes4.data(), scales.data(), mins.data(), n, k, 32, Kind::q4)};
-  const char* names[] = {"f32", "f16", "bf16", "q8", "q4"};
-  for (int i = 0; i < 5; ++i) {
+                           pack_codes(codes4.data(), scales.data(), mins.data(), n, k, 32, Kind::q4),
+                           in_floats(pack_codes(codes8.data(), scales.data(), nullptr, n, k, 32, Kind::q8)),
+                           in_floats(pack_codes(codes4.data(), scales.data(), mins.data(), n, k, 32, Kind::q4))};
+  const char* names[] = {"f32", "f16", "bf16", "q8", "q4", "q8 in floats", "q4 in floats"};
+  for (int i = 0; i < 7; ++i) {
     const auto all = multiply(kernel, packed[i], x, t);
     good &= report(names[i], all, multiply(plain, packed[i], x, t), 1e-5f);
     for (int64_t row = 0; row < t; ++row) {  // the same bits alone
@@ -82,6 +89,7 @@ static bool chosen(const Kernels& kernel) {
   for (const Packed& packed : {pack_floats(values.data(), n, k, Kind::f32), pack_floats(values.data(), n, k, Kind::f16),
                                pack_floats(values.data(), n, k, Kind::bf16),
                                pack_codes(codes.data(), scales.data(), nullptr, n, k, 32, Kind::q8),
+                               in_floats(pack_codes(codes.data(), scales.data(), nullptr, n, k, 32, Kind::q8)),
                                pack_codes(codes.data(), scales.data(), mins.data(), n, k, 32, Kind::q8)}) {
     const auto all = multiply(kernel, packed, x, 1);
     std::vector<int16_t> c16(static_cast<size_t>(groups * 32));

@@ -59,6 +59,11 @@ inline __m256i splat_32(const void* x) {
   return _mm256_set1_epi32(bits);
 }
 inline Pair splat_pair(const int16_t* x) { return {splat_32(x)}; }
+inline I8 as_ints(W16 w) { return {w.v}; }  // row by row, the first of two codes below the second
+inline I8 load_ints(const uint8_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+template <int N> inline I8 shift_left(I8 a) { return {_mm256_slli_epi32(a.v, N)}; }
+template <int N> inline I8 shift_right(I8 a) { return {_mm256_srli_epi32(a.v, N)}; }
+inline I8 and_int(I8 a, int32_t mask) { return {_mm256_and_si256(a.v, _mm256_set1_epi32(mask))}; }
 // acc[row] += w[row][0] * x[0] + w[row][1] * x[1]: int16 products never overflow int32 (2 * 128 * 32767 a step).
 inline I8 add_pair(I8 acc, W16 w, Pair x) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
@@ -153,6 +158,14 @@ inline int32x4_t splat_32(const void* x) {
   return vdupq_n_s32(bits);
 }
 inline Pair splat_pair(const int16_t* x) { return {vreinterpretq_s16_s32(splat_32(x))}; }
+inline I8 as_ints(W16 w) { return {vreinterpretq_s32_s16(w.a), vreinterpretq_s32_s16(w.b)}; }
+inline I8 load_ints(const uint8_t* p) { return {vreinterpretq_s32_u8(vld1q_u8(p)), vreinterpretq_s32_u8(vld1q_u8(p + 16))}; }
+template <int N> inline I8 shift_left(I8 x) { return {vshlq_n_s32(x.a, N), vshlq_n_s32(x.b, N)}; }
+template <int N> inline I8 shift_right(I8 x) {  // by nothing is not an instruction
+  if constexpr (N == 0) return x;
+  else return {vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x.a), N)), vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x.b), N))};
+}
+inline I8 and_int(I8 x, int32_t mask) { return {vandq_s32(x.a, vdupq_n_s32(mask)), vandq_s32(x.b, vdupq_n_s32(mask))}; }
 inline I8 add_pair(I8 acc, W16 w, Pair x) {
   return {vaddq_s32(acc.a, vpaddq_s32(vmull_s16(vget_low_s16(w.a), vget_low_s16(x.v)), vmull_high_s16(w.a, x.v))),
           vaddq_s32(acc.b, vpaddq_s32(vmull_s16(vget_low_s16(w.b), vget_low_s16(x.v)), vmull_high_s16(w.b, x.v)))};
@@ -248,6 +261,11 @@ inline W16 load_w16(const uint8_t* p) {
   return w;
 }
 inline Pair splat_pair(const int16_t* x) { return {{x[0], x[1]}}; }
+inline I8 as_ints(W16 w) { I8 r; SLIMTIER_LANES(int32_t(uint32_t(uint16_t(w.v[2 * i])) | uint32_t(uint16_t(w.v[2 * i + 1])) << 16)); }
+inline I8 load_ints(const uint8_t* p) { I8 r; SLIMTIER_LANES(int32_t(p[4 * i] | p[4 * i + 1] << 8 | p[4 * i + 2] << 16 | uint32_t(p[4 * i + 3]) << 24)); }
+template <int N> inline I8 shift_left(I8 a) { I8 r; SLIMTIER_LANES(int32_t(uint32_t(a.v[i]) << N)); }
+template <int N> inline I8 shift_right(I8 a) { I8 r; SLIMTIER_LANES(int32_t(uint32_t(a.v[i]) >> N)); }
+inline I8 and_int(I8 a, int32_t mask) { I8 r; SLIMTIER_LANES(a.v[i] & mask); }
 inline I8 add_pair(I8 acc, W16 w, Pair x) {
   I8 r;
   SLIMTIER_LANES(acc.v[i] + w.v[2 * i] * x.v[0] + w.v[2 * i + 1] * x.v[1]);

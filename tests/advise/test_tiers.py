@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+from statistics import mean
+
 import pytest
 
-from slimtier.advise.tier_model import LossyBlock, StepTimes, best_flush, exact_rate, expected_run
+from slimtier.advise.tier_model import Inner, LossyBlock, StepTimes, expected_run, mean_run
 from slimtier.advise.tiers import TierPlan, advise_tiers, usual_routes
 from slimtier.advise.tiers_text import text_of
 from slimtier.drafters.ngram import NgramDrafter
@@ -30,11 +33,26 @@ def test_steps_between_and_beyond_those_measured() -> None:
     assert StepTimes({1: 2.0}).at(9) == 2.0
 
 
+ONE_BY_ONE = {1: 1.0}
+
+
 def test_the_best_flush_is_long_where_the_slim_verifier_is_right_and_short_where_it_is_not() -> None:
-    assert best_flush(1.0, 0.1, FLAT, 20) == 20
-    assert best_flush(0.3, 0.1, FLAT, 20) < 5
-    rates = [exact_rate(0.9, 0.1, FLAT, flush) for flush in range(1, 21)]
-    assert best_flush(0.9, 0.1, FLAT, 20) == 1 + rates.index(max(rates))
+    assert Inner(1.0, 0.1, ONE_BY_ONE).best_flush(FLAT, 20) == 20
+    assert Inner(0.3, 0.1, ONE_BY_ONE).best_flush(FLAT, 20) < 5
+    rates = [Inner(0.9, 0.1, ONE_BY_ONE).rate(FLAT, flush) for flush in range(1, 21)]
+    assert Inner(0.9, 0.1, ONE_BY_ONE).best_flush(FLAT, 20) == 1 + rates.index(max(rates))
+
+
+def test_a_run_ends_with_the_round_that_reaches_the_flush() -> None:
+    assert mean_run(ONE_BY_ONE, 7) == 7.0
+    assert mean_run({3: 5}, 7) == 9.0
+    lengths, draw, runs = {1: 6, 2: 3, 5: 1}, Random(0), []
+    for _ in range(20_000):
+        run = 0
+        while run < 14:
+            run += draw.choices(list(lengths), list(lengths.values()))[0]
+        runs.append(run)
+    assert mean_run(lengths, 14) == pytest.approx(mean(runs), abs=0.05)
 
 
 def test_lossy_tiers_pay_where_the_target_is_asked_seldom() -> None:

@@ -85,7 +85,7 @@ class TimedRuntime:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(timing, "time", made)
-    monkeypatch.setattr(timing, "random_files", lambda config: config)
+    monkeypatch.setattr(timing, "random_files", lambda config, coded: config)
     monkeypatch.setattr(timing, "NativeRuntime", lambda config, target, precision: TimedRuntime(made, config.head))
     return made
 

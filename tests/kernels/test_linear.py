@@ -64,10 +64,32 @@ def test_coded_weights_match_the_twin(n, k, bits, group, mins, wide):
         torch.testing.assert_close(run(matrix, x).double(), expected, rtol=1e-5, atol=atol)
 
 
-@pytest.mark.parametrize("make", ["f32", "f16", "bf16", *CODED], ids=str)
+@pytest.mark.parametrize(("n", "k"), [*SHAPES, (24, 1024), (41, 1100), (16, 2080)])
+@pytest.mark.parametrize(("bits", "group", "mins", "wide"), CODED)
+def test_codes_in_floats_have_the_bits_of_float_weights(n, k, bits, group, mins, wide):
+    torch.manual_seed(n * 1000 + k)
+    codes, scales, lows = coded(n, k, bits, group, mins)[1:]
+    if wide:  # as a file has them: a half times a small number
+        scales = scales * torch.randint(1, 64, scales.shape)
+        lows = lows if lows is None else lows * torch.randint(1, 64, lows.shape)
+    given = scales.numpy(), None if lows is None else lows.numpy()
+    matrix = core.Matrix.from_codes(codes.numpy().view(np.uint8), *given, group, bits)
+    values = codes.float() * scales.repeat_interleave(group, dim=1)[:, :k]
+    values = values if lows is None else values + lows.repeat_interleave(group, dim=1)[:, :k]
+    dense, in_floats = core.Matrix.from_floats(values.numpy(), "f32"), matrix.in_floats()
+    for tokens in TOKENS:
+        x = torch.randn(tokens, k)
+        assert torch.equal(run(in_floats, x), run(dense, x))
+        assert torch.equal(run(in_floats.in_integers(), x), run(matrix, x))
+    assert (in_floats.kind, in_floats.stored, in_floats.nbytes) == ("f32", matrix.kind, matrix.nbytes)
+    assert in_floats.shares(matrix)
+    assert not in_floats.shares(dense)
+
+
+@pytest.mark.parametrize("make", ["f32", "f16", "bf16", *CODED, "q4 in floats", "q8 in floats"], ids=str)
 def test_a_row_has_the_same_bits_whatever_its_company(make):
     n, k = 83, 200
-    matrix = packed(make, n, k)
+    matrix = packed(CODED[make.startswith("q8") * 2], n, k).in_floats() if " in " in make else packed(make, n, k)
     x = torch.randn(64, k)
     alone = torch.cat([run(matrix, x[i : i + 1], threads=1) for i in range(64)])
     for tokens in (2, 3, 5, 6, 8, 16, 17, 31, 64):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from slimtier.models.rows import Rows
 from slimtier.models.slim import SlimTarget, SomeRows
 from slimtier.types import Route
 from tests.models.hf_models import sequence, target_of
+from tests.models.model_files import Recipe, write_gguf
 from tests.models.native_models import save
 from tests.stubs import StubTarget
 
@@ -246,6 +248,35 @@ def test_what_is_cheap_already_is_shared(files: ModelFiles, precision: str, name
     same = torch.equal(*(feed(model, target.begin(1, 64), TOKENS)[0] for model in (slim, target)))
     assert same == (name != "skip")
     assert slim.info.weight_bytes == target.info.weight_bytes or name == "skip"
+
+
+@pytest.mark.parametrize("type_name", ["Q4_1", "Q4_K", "Q8_0", "Q6_K"])
+def test_a_file_of_codes_at_fp32_is_its_numbers_and_its_routes_are_its_codes(tmp_path: Path, type_name: str) -> None:
+    write_gguf(tmp_path / "m.gguf", Recipe(type_name=type_name))
+    files = resolve(str(tmp_path / "m.gguf"))
+    weights = open_weights(files)
+    dense = replace(weights, tensors={name: _Dense(tensor) for name, tensor in weights.tensors.items()})
+    target = NativeTarget(weights, name="codes", precision="fp32", threads=2)
+    floats = NativeTarget(dense, name="floats", precision="fp32", threads=2)
+    tokens = [token % target.info.vocab_size for token in TOKENS]
+    logits = [one.head(feed(one, one.begin(1, 64), tokens)[0]) for one in (target, floats)]
+    assert torch.equal(*logits)
+    assert target.info.weight_bytes < 0.4 * floats.info.weight_bytes
+    name = "q4" if type_name.startswith("Q4") else "q8"
+    route = Route.at(target.info.num_layers, name)  # type: ignore[arg-type]
+    slim, alone = SlimTarget(target, route), load_native(files, precision=name, threads=2)
+    assert slim.extra_bytes == 0
+    assert slim.info.weight_bytes == alone.info.weight_bytes == target.info.weight_bytes
+
+
+class _Dense:
+    """A tensor without its codes."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.shape, self.source, self.dense = tensor.shape, "F32", tensor.dense
+
+    def codes(self) -> None:
+        return None
 
 
 def test_what_a_step_reads_is_that_of_a_model_of_that_precision(files: ModelFiles) -> None:

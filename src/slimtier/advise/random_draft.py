@@ -20,11 +20,12 @@ _SPREAD = 0.02  # standard deviation of the weights
 
 @dataclass(slots=True)
 class RandomTensor:
-    """A matrix [N, K] of random numbers, floats or 8-bit codes as it is asked for; a vector is all ones."""
+    """A matrix [N, K] of random numbers, floats and, if `coded`, 8-bit codes; a vector is all ones."""
 
     shape: tuple[int, ...]
     seed: int
     source: str = "F32"
+    coded: bool = True
 
     def dense(self) -> NDArray[np.float32]:
         """Float32, drawn anew each time."""
@@ -37,7 +38,7 @@ class RandomTensor:
 
     def codes(self) -> Codes | None:
         """Codes in groups of 32 without a second rounding: nothing of the size of the matrix in floats is made."""
-        if len(self.shape) == 1:
+        if len(self.shape) == 1 or not self.coded:
             return None
         rows, columns = self.shape
         codes = np.random.default_rng(self.seed).integers(-127, 128, self.shape, dtype=np.int8)
@@ -45,10 +46,10 @@ class RandomTensor:
         return Codes(8, _GROUP, codes, np.full((rows, -(-columns // _GROUP)), scale, dtype=np.float32), None)
 
 
-def random_files(config: EagleConfig, seed: int = 0) -> DraftFiles:
-    """A draft of `config` as if it had been read from a directory."""
+def random_files(config: EagleConfig, coded: bool, seed: int = 0) -> DraftFiles:
+    """A draft of `config` as if it had been read from a directory, with codes or with floats."""
     shapes, head = network_shapes(config), config.head
-    tensors = {name: RandomTensor(shape, seed + index) for index, (name, shape) in enumerate(shapes.items())}
+    tensors = {name: RandomTensor(shape, seed + i, coded=coded) for i, (name, shape) in enumerate(shapes.items())}
     return DraftFiles(
         path=Path("random"),
         layout="eagle",

@@ -24,22 +24,47 @@ class StepTimes:
         return self.seconds[low] + slope * (tokens - low)
 
 
-def expected_run(acceptance: float, flush: int) -> float:
-    """Tokens that come of a run of `flush`, the target's own included: (1 - a^(n+1)) / (1 - a)."""
+def mean_run(round_lengths: Mapping[int, float], flush: int) -> float:
+    """Tokens of a run that goes on, round by round, until `flush` are there: the last round may go beyond.
+    `round_lengths`: how often a round brings so many tokens (1 or more), in any unit."""
+    total = sum(round_lengths.values())
+    runs = [0.0] * flush  # by the tokens that are there already
+    for there in reversed(range(flush)):
+        for length, often in round_lengths.items():
+            end = there + length
+            runs[there] += often / total * (end if end >= flush else runs[end])
+    return runs[0]
+
+
+def expected_run(acceptance: float, run: float) -> float:
+    """Tokens that come of a run, the target's own included: (1 - a^(n+1)) / (1 - a)."""
     if acceptance >= 1.0:
-        return flush + 1.0
-    return (1.0 - acceptance ** (flush + 1)) / (1.0 - acceptance)
+        return run + 1.0
+    return float((1.0 - acceptance ** (run + 1)) / (1.0 - acceptance))
 
 
-def exact_rate(acceptance: float, inner_s: float, target: StepTimes, flush: int) -> float:
+def exact_rate(acceptance: float, inner_s: float, target: StepTimes, run: float) -> float:
     """Tokens a second of lossless tiers: a token of the slim verifier takes `inner_s`, n of them are looked at
     together: E_n / (n · inner + t_target(n + 1))."""
-    return expected_run(acceptance, flush) / (flush * inner_s + target.at(flush + 1))
+    return expected_run(acceptance, run) / (run * inner_s + target.at(run + 1))
 
 
-def best_flush(acceptance: float, inner_s: float, target: StepTimes, longest: int) -> int:
-    """The flush length of the highest rate."""
-    return max(range(1, longest + 1), key=lambda flush: exact_rate(acceptance, inner_s, target, flush))
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Drafter and slim verifier as they decode: how often the target keeps a token of theirs, seconds that one takes,
+    how often a round brings so many."""
+
+    acceptance: float
+    token_s: float
+    round_lengths: Mapping[int, float]
+
+    def rate(self, target: StepTimes, flush: int) -> float:
+        """Tokens a second of lossless tiers, see `exact_rate`."""
+        return exact_rate(self.acceptance, self.token_s, target, mean_run(self.round_lengths, flush))
+
+    def best_flush(self, target: StepTimes, longest: int) -> int:
+        """The flush length of the highest rate."""
+        return max(range(1, longest + 1), key=lambda flush: self.rate(target, flush))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
+from operator import mul
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from slimtier.advise.doctor import PROMPTS
-from slimtier.advise.tier_model import LossyBlock, StepTimes, best_flush, exact_rate
+from slimtier.advise.tier_model import Inner, LossyBlock, StepTimes
 from slimtier.engine import Engine
 from slimtier.errors import ConfigError
 from slimtier.models.route_file import find_route
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from slimtier.loading import Loaded
     from slimtier.models.base import Target
     from slimtier.result import Result
+    from slimtier.stats import Stats
     from slimtier.types import Verdict
     from slimtier.verifiers.base import Verifier
 
@@ -145,8 +149,8 @@ def _row(bench: _Bench, name: str, steps: StepTimes, two: Race) -> RouteRow:
     slim_steps = bench.step_times(slim)
     agreement = bench.agreement(slim, two.answers["two"])
     alone = bench.race({"two": bench.engine(target), "alone": bench.engine(slim)})
-    flush = best_flush(agreement, 1.0 / alone.rates["alone"], steps, bench.plan.longest)
-    predicted = exact_rate(agreement, 1.0 / alone.rates["alone"], steps, flush)
+    inner = Inner(agreement, 1.0 / alone.rates["alone"], alone.round_lengths["alone"])
+    flush = inner.best_flush(steps, bench.plan.longest)
     settings = {"gate": bench.plan.gate}
     joined = {
         "exact": join(target, bench.make(), bench.count, "exact", name, {"flush": flush}),
@@ -166,7 +170,7 @@ def _row(bench: _Bench, name: str, steps: StepTimes, two: Race) -> RouteRow:
         extra_memory=1.0 + slim.extra_bytes / max(1, target.info.weight_bytes),
         alone=alone.ratio("alone"),
         flush=flush,
-        predicted=predicted / alone.rates["two"],
+        predicted=inner.rate(steps, flush) / alone.rates["two"],
         measured=raced.ratio("exact"),
         identical=raced.answers["exact"] == raced.answers["two"],
         lossy_cost=cost,
@@ -177,21 +181,47 @@ def _row(bench: _Bench, name: str, steps: StepTimes, two: Race) -> RouteRow:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """The same prompts answered by several engines in turn: seconds of decoding by lap, tokens, answers."""
+    """The same prompts answered by several engines in turn: seconds of decoding by lap, tokens that came in them,
+    answers, and how often a round brought so many tokens. A first round ends what is called the time to the first
+    token, so neither its seconds nor its tokens are of decoding."""
 
     seconds: dict[str, list[float]]
-    tokens: dict[str, int]
+    tokens: dict[str, list[int]]
     answers: dict[str, list[tuple[int, ...]]]
+    round_lengths: dict[str, Counter[int]]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Race:
+        """Before it begins."""
+        return cls(*({name: made() for name in names} for made in (list, list, list, Counter)))  # type: ignore[arg-type]
 
     @property
     def rates(self) -> dict[str, float]:
         """Tokens a second; the median lap's."""
-        return {name: self.tokens[name] / median(laps) for name, laps in self.seconds.items()}
+        return {name: median(self._laps(name)) for name in self.seconds}
 
     def ratio(self, name: str) -> float:
         """Of rates to that of two tiers: the median over the laps, each with its own baseline."""
-        per = zip(self.seconds[name], self.seconds["two"], strict=True)
-        return median(two / one for one, two in per) * self.tokens[name] / self.tokens["two"]
+        return median(one / two for one, two in zip(self._laps(name), self._laps("two"), strict=True))
+
+    def _laps(self, name: str) -> list[float]:
+        return [tokens / spent for tokens, spent in zip(self.tokens[name], self.seconds[name], strict=True)]
+
+    def record(self, spent: dict[str, list[Stats]]) -> None:
+        """A lap."""
+        for name, requests in spent.items():
+            seconds = [one.total_s - one.time_to_first_token_s for one in requests]
+            self.seconds[name].append(max(sum(seconds), 1e-9))
+            rates = [one.tokens_per_s or 0.0 for one in requests]
+            self.tokens[name].append(max(round(sum(map(mul, seconds, rates))), 1))
+            for one in requests:
+                self.round_lengths[name].update(_round_lengths(one))
+
+
+def _round_lengths(stats: Stats) -> dict[int, int]:
+    """How many rounds brought so many tokens."""
+    at_least = [stats.num_target_calls, *stats.accepted_per_position, 0]
+    return {length: more - most for length, (more, most) in enumerate(pairwise(at_least), 1) if more > most}
 
 
 class _Bench:
@@ -212,19 +242,17 @@ class _Bench:
         return Engine(target, chosen, verifier, tokenizer=self.tokenizer, num_speculative_tokens=count)
 
     def race(self, engines: dict[str, Engine]) -> Race:
-        race = Race({name: [] for name in engines}, dict.fromkeys(engines, 0), {name: [] for name in engines})
+        race = Race.of(list(engines))
         for lap in range(self.plan.repeats + 1):  # the first one warms up, and gives the answers
-            spent = dict.fromkeys(engines, 0.0)
+            spent: dict[str, list[Stats]] = {name: [] for name in engines}
             for prompt in self.prompts:
                 for name in list(engines)[:: 1 if lap % 2 else -1]:
                     result: Result = engines[name].generate(prompt, max_new_tokens=self.plan.max_new_tokens)  # type: ignore[assignment]
-                    spent[name] += result.stats.total_s - result.stats.time_to_first_token_s
+                    spent[name].append(result.stats)
                     if not lap:
                         race.answers[name].append(result.token_ids)
-                        race.tokens[name] += result.stats.num_output_tokens
             if lap:
-                for name, seconds in spent.items():
-                    race.seconds[name].append(max(seconds, 1e-9))
+                race.record(spent)
         return race
 
     def step_times(self, target: Target) -> StepTimes:

@@ -105,7 +105,8 @@ def measure(
     none = HeadConfig("trimmed", target.info.vocab_size, size=1)  # as good as no head
     arms = []
     for head in (none, *heads):
-        runtime = NativeRuntime(random_files(eagle_shape(target.config, head)), target, precision)
+        files = random_files(eagle_shape(target.config, head), coded=precision != "fp32")
+        runtime = NativeRuntime(files, target, precision)
         arms.append(bench.arm(runtime, runtime.config.capture))
         progress()
     trained = [bench.arm(drafter.runtime, drafter.capture) for drafter in drafters]

@@ -43,7 +43,17 @@ class Matrix:
     @property
     def nbytes(self) -> int: ...
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> Kind:
+        """How it is multiplied."""
+    @property
+    def stored(self) -> Kind: ...
+    def in_floats(self) -> Matrix:
+        """The same bytes, but codes are multiplied in float32 as what they mean: the bits of `from_floats` of these
+        values."""
+    def in_integers(self) -> Matrix:
+        """The same bytes, but codes are multiplied as integers, by rounded activations."""
+    def shares(self, other: Matrix, /) -> bool:
+        """Whether both are the same bytes."""
     def row(self, row: int, out: Floats, /) -> None:
         """Row `row` as float32, into out [k]."""
     def linear(self, pool: Pool, x: Floats, out: Floats, /) -> None:

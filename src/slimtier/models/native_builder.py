@@ -77,17 +77,17 @@ class Builder:
         return self._decoder(matrices, self._head_on(route), threads)
 
     def bytes_on(self, route: Route) -> tuple[int, int]:
-        """Bytes of weights that a step on the route reads, and of those among them that are copies."""
+        """Bytes of weights that a step on the route reads, and of those among them that are not the target's."""
         actions = [(name, action) for name, action in matrix_actions(route) if action != "skip"]
         read = [(self._on(name, action, route.adapter), self._matrices[name]) for name, action in actions]
         read.append((self._head_on(route), self.vocab_matrices["head"]))
-        return sum(one.nbytes for one, _ in read), sum(one.nbytes for one, own in read if one is not own)
+        return sum(one.nbytes for one, _ in read), sum(one.nbytes for one, own in read if not one.shares(own))
 
     def _head_on(self, route: Route) -> Any:
         if route.head in ("full", "skip") or self.vocab_matrices["head"].kind in _NOT_ABOVE[route.head]:
             return self.vocab_matrices["head"]
-        tied = self.weights.config.vocab.tied
-        return self._copy("model.embed_tokens.weight" if tied else "lm_head.weight", route.head, "vocab")
+        tied, own = self.weights.config.vocab.tied, self.vocab_matrices["head"]
+        return self._copy("model.embed_tokens.weight" if tied else "lm_head.weight", own, route.head, "vocab")
 
     def _on(self, name: str, action: Action, adapter: str) -> Any:
         """The matrix a route's action stands for; the target's own where that is not above the precision asked for and
@@ -98,9 +98,11 @@ class Builder:
             return self._adapted(name, "q8" if action == "full" else action, pair, adapter)
         if action in ("full", "skip") or own.kind in _NOT_ABOVE[action]:
             return own
-        return self._copy(name, action, "layer")
+        return self._copy(name, own, action, "layer")
 
-    def _copy(self, name: str, action: Action, role: Role) -> Any:
+    def _copy(self, name: str, own: Any, action: Action, role: Role) -> Any:
+        if own.stored == action or (role == "vocab" and own.stored in _NOT_ABOVE["q8"]):
+            return own.in_integers()  # the very codes
         if (name, action, "") not in self._copies:
             self._copies[name, action, ""] = kernel_matrix(self.weights.tensors[name], action, role)[0]
         return self._copies[name, action, ""]

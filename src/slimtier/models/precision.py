@@ -3,7 +3,8 @@
 | asked | float tensor | 8-bit codes | 4-bit codes |
 | --- | --- | --- | --- |
 | auto | as stored | taken over | taken over |
-| fp32, bf16 | converted | the codes' values | the codes' values |
+| fp32 | converted | taken over, but multiplied as what they mean | likewise |
+| bf16 | converted | the codes' values, rounded | likewise |
 | q8 | rounded to groups of 32 | taken over | taken over as 8-bit codes, exact |
 | q4 (layers) | rounded to groups of 32 | rounded again | taken over |
 | q4 (embedding, head) | rounded to 8 bits | taken over | taken over |
@@ -26,10 +27,11 @@ _GROUP = 32
 
 def kernel_matrix(tensor: StoredTensor, precision: str, role: Role) -> tuple[Any, bool]:
     """The kernels' matrix for `tensor`, and whether integer codes or floats were rounded (again) on the way."""
-    if precision in ("fp32", "bf16"):
-        kind = "f32" if precision == "fp32" else "bf16"
-        return core.Matrix.from_floats(tensor.dense(), kind), False
     codes = tensor.codes()
+    if precision == "fp32" and codes is not None:
+        return _from_codes(codes).in_floats(), False
+    if precision in ("fp32", "bf16"):
+        return core.Matrix.from_floats(tensor.dense(), "f32" if precision == "fp32" else "bf16"), False
     if precision == "auto":
         if codes is not None:
             return _from_codes(codes), False
