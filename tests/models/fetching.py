@@ -18,6 +18,7 @@ from slimtier.models.aliases import Alias
 
 PARTS = (b"GGUF first", b" second", b" third")
 TINY = Alias(
+    original="Tiny",
     name="tiny",
     packages=("tiny==1.0", "tiny-part1==1.0"),
     file_name="tiny.gguf",

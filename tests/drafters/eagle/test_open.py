@@ -95,7 +95,7 @@ def test_inside_transformers_generate(tmp_path: Path, drafter: str, copies: int)
 # The draft that is shipped.
 
 
-def test_a_shipped_draft_is_found_by_alias_and_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_draft_is_found_by_the_model_s_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "SHIPPED", tmp_path)
     info = StubTarget().info
     aliased = replace(info, name="smollm2-135m")
@@ -104,7 +104,8 @@ def test_a_shipped_draft_is_found_by_alias_and_by_file(tmp_path: Path, monkeypat
         find_draft("auto", aliased)
     (tmp_path / "smollm2-135m").mkdir()
     assert shipped_draft(aliased) == tmp_path / "smollm2-135m"
-    assert find_draft("auto", replace(info, name="/a/b/SmolLM2-135M-Instruct.Q4_1.gguf")).name == "smollm2-135m"
+    for name in ("/a/b/SmolLM2-135M-Instruct.Q4_1.gguf", "HuggingFaceTB/SmolLM2-135M-Instruct", "build/smollm2-135m"):
+        assert find_draft("auto", replace(info, name=name)).name == "smollm2-135m"
     assert shipped_draft(replace(info, name="smollm2-360m")) is None
     with pytest.raises(ConfigError, match="cannot do without"):
         find_draft("none", aliased)

@@ -43,9 +43,10 @@ def open_drafter(
 
 
 def shipped_draft(info: TargetInfo) -> Path | None:
-    """The draft that slimtier ships for the model, which is known by its alias or by the file that it stands for."""
+    """The draft that slimtier ships for the model, which is known by its alias, or by the name of the file that it
+    stands for or of a directory of the original, such as HuggingFaceTB/SmolLM2-135M-Instruct."""
     for alias in ALIASES.values():
-        if info.name == alias.name or Path(info.name).name == alias.file_name:
+        if Path(info.name).name in (alias.name, alias.file_name, alias.original):
             path = SHIPPED / alias.name
             return path if path.is_dir() else None
     return None
