@@ -135,6 +135,7 @@ EVIDENCE = {
     "num_speculative_tokens": 5,
     "precision": "fp32",
     "runtime": "native",
+    "stored": "",
     "gate": {"accept": 0.9, "escalate": 0.4},
 }
 
@@ -146,6 +147,7 @@ EVIDENCE = {
         ({"num_speculative_tokens": 7}, "calibrated with num_speculative_tokens 7, and this is 5"),
         ({"precision": "q8"}, "calibrated with precision q8, and this is fp32"),
         ({"runtime": "hf"}, "calibrated with runtime hf"),
+        ({"stored": "q4"}, "calibrated with stored q4"),
         ({"gate": None}, "the calibrated gate is None"),
         ({"gate": {"acept": 1}}, "did you mean 'accept'"),
         ({"gate": {"accept": "x"}}, "the calibrated gate: accept is 'x'"),

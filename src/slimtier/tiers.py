@@ -190,6 +190,7 @@ def calibrated_gate(file: RouteFile | None, target: Target, drafter: Drafter, nu
         "num_speculative_tokens": num_speculative_tokens,
         "precision": target.info.precision,
         "runtime": target.info.runtime,
+        "stored": target.info.stored,  # of which the route's low precision is made
     }
     for name, value in asked.items():
         if file.calibrated.get(name) != value:

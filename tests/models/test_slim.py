@@ -267,6 +267,7 @@ def test_a_file_of_codes_at_fp32_is_its_numbers_and_its_routes_are_its_codes(tmp
     slim, alone = SlimTarget(target, route), load_native(files, precision=name, threads=2)
     assert slim.extra_bytes == 0
     assert slim.info.weight_bytes == alone.info.weight_bytes == target.info.weight_bytes
+    assert (target.info.stored, floats.info.stored) == (name, "f32")
 
 
 class _Dense:

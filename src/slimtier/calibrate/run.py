@@ -168,6 +168,7 @@ def _conditions(
         "model": {field: getattr(model, field) for field in ModelIdentity.__slots__},
         "route": [*route.sublayers, route.head],
         "runtime": loaded.target.info.runtime,
+        "stored": loaded.target.info.stored,
         "drafter": drafting.name,
         "drafter_settings": dict(drafting.settings),
         "num_speculative_tokens": drafting.num_speculative_tokens,
@@ -198,6 +199,7 @@ def _calibrated(
         "num_speculative_tokens": drafting.num_speculative_tokens,
         "precision": info.precision,
         "runtime": info.runtime,
+        "stored": info.stored,
         "grid": list(evidence),
         "provenance": Provenance.collect(seed=plan.seed).to_dict(),
     }

@@ -33,6 +33,7 @@ class TargetInfo:
     eos_token_ids: tuple[int, ...]
     exact: bool  # same bits for a token whatever T, batch and chunking (native on a CPU)
     weight_bytes: int  # bytes read for one decoding step (0 = unknown)
+    stored: str = ""  # in what most weights are kept, so of what low-precision routes make theirs (native on a CPU)
 
 
 class Cache(Protocol):

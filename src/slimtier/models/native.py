@@ -97,6 +97,7 @@ class NativeTarget:
             eos_token_ids=weights.eos_token_ids,
             exact=True,
             weight_bytes=built.step_bytes,
+            stored=built.stored.most_common(1)[0][0],
         )
 
     @classmethod

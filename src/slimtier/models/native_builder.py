@@ -30,6 +30,7 @@ class Builder:
     def __init__(self, weights: ModelWeights, precision: str) -> None:
         self.weights, self.precision = weights, precision
         self.kinds: Counter[str] = Counter()
+        self.stored: Counter[str] = Counter()
         self.rounded: Counter[str] = Counter()
         self.step_bytes = 0
         self.step_macs: Counter[str] = Counter()
@@ -49,6 +50,7 @@ class Builder:
             matrices = {name: job.result() for name, job in jobs.items()}
         for name, matrix in matrices.items():
             self.kinds[matrix.kind] += matrix.n * matrix.k
+            self.stored[matrix.stored] += matrix.n * matrix.k
             self.step_bytes += matrix.nbytes
             stored = self.weights.tensors[name].source
             if name in self._rounded_names:
