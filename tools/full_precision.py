@@ -33,7 +33,7 @@ def main(given: Sequence[str] | None = None) -> None:
         options.error(f"{arguments.model} is no GGUF file, so it is one already")
     beside = arguments.out.with_name(f".{arguments.out.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
+    beside.parent.mkdir(parents=True, exist_ok=True)
     write_checkpoint(open_weights(files), beside)
     AutoTokenizer.from_pretrained(str(files.path.parent), gguf_file=files.path.name).save_pretrained(beside)
     beside.rename(arguments.out)

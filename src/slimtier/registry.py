@@ -49,18 +49,19 @@ def _ngram(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
 
 def _auto(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:
     from slimtier.drafters.auto import AutoDrafter
+    from slimtier.drafters.cost import price_of
     from slimtier.drafters.eagle.open import find_draft, open_drafter, shipped_draft
 
     ngram = {name: value for name, value in settings.items() if name in NGRAM_SETTINGS}
     draft, info = str(settings.get("draft", "auto")), loaded.target.info
     if getattr(loaded.target, "is_encoder_decoder", False) or draft == "none":
-        return AutoDrafter(**ngram, precision=info.precision)
-    path = shipped_draft(info) if draft == "auto" else find_draft(draft, info)
+        return AutoDrafter(**ngram, precision=price_of(info))
+    path = shipped_draft(info.name) if draft == "auto" else find_draft(draft, info)
     if path is None:
-        return AutoDrafter(**ngram, precision=info.precision)
+        return AutoDrafter(**ngram, precision=price_of(info))
     precision = settings.get("draft_precision", "auto")
     network = open_drafter(path, loaded.target, loaded.tokenizer, precision=precision)
-    return AutoDrafter(**ngram, network=network, precision=info.precision)
+    return AutoDrafter(**ngram, network=network, precision=price_of(info))
 
 
 def _draft_model(loaded: Loaded, settings: Mapping[str, Any], load: Load) -> Drafter:

@@ -103,9 +103,10 @@ def join(
 def verify_on(drafter: Drafter, route: Route, target: Target) -> None:
     """Tell a drafter that decides by what verifying costs at which precision the slim verifier runs."""
     from slimtier.drafters.auto import AutoDrafter
+    from slimtier.drafters.cost import price_of
 
     if isinstance(drafter, AutoDrafter):
-        drafter.verified_at("q4" if "q4" in route.precisions else "q8" if route.precisions else target.info.precision)
+        drafter.verified_at("q4" if "q4" in route.precisions else "q8" if route.precisions else price_of(target.info))
 
 
 def check_shared(gate: Gate, route: Route) -> None:

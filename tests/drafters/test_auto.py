@@ -8,9 +8,10 @@ import pytest
 
 from slimtier.drafters.auto import AutoDrafter
 from slimtier.drafters.base import DraftContext
-from slimtier.drafters.cost import Beliefs, StepCost, best_plan
+from slimtier.drafters.cost import Beliefs, StepCost, best_plan, price_of
 from slimtier.sampling import Noise
 from slimtier.types import SamplingParams, Verdict
+from tests.stubs import StubTarget
 
 
 def context(tokens, key=0, **sampling):
@@ -121,3 +122,13 @@ def test_under_a_lossy_verifier_a_row_decides_by_itself(monkeypatch: pytest.Monk
     steady, free = (replace(context(tokens), key=2, steady=steady) for steady in (True, False))
     assert taught.propose([steady], [8]) == fresh.propose([steady], [8])
     assert taught.propose([free], [8]) != fresh.propose([free], [8])
+
+
+def test_a_token_costs_more_beside_a_cheap_step():
+    info = StubTarget().info
+    stored = {name: price_of(replace(info, precision="fp32", stored=name)) for name in ("", "f32", "q4", "q8")}
+    assert stored == {"": "fp32", "f32": "fp32", "q4": "fp32 of codes", "q8": "fp32 of codes"}
+    assert price_of(replace(info, precision="q4", stored="q4")) == "q4"
+    drafters = [AutoDrafter(precision=name) for name in ("fp32", "fp32 of codes", "q8", "q4")]
+    for costs in ([one._drawn for one in drafters], [one._greedy for one in drafters]):
+        assert [one.per_token for one in costs] == sorted({one.per_token for one in costs})

@@ -1,4 +1,4 @@
-"""A model file's weights as a directory that transformers reads: float32 safetensors and config.json.
+"""A model file's weights, and a draft's, as directories that the peers read: float32 safetensors and config.json.
 
 transformers needs over half a minute to read a GGUF file itself; this takes seconds, and gives it the very numbers that
 the native runtime reads. Kept below slimtier's cache directory.
@@ -10,13 +10,17 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slimtier.errors import UnsupportedError
+from slimtier.checkpoint import WEIGHTS
+from slimtier.drafters.eagle.load import read_draft
+from slimtier.drafters.eagle.open import shipped_draft
+from slimtier.drafters.eagle.whole import save_whole
+from slimtier.errors import InputError, UnsupportedError
 from slimtier.models.aliases import cache_dir
 from slimtier.models.config import NativeConfig, RopeConfig
 from slimtier.models.native import open_weights
@@ -28,17 +32,37 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 def dense_checkpoint(files: ModelFiles, dropped: Sequence[int] = ()) -> Path:
     """The directory for `files` without the layers `dropped`, written on the first call."""
-    stamp = files.path.stat()
     cut = f"-without-{'-'.join(map(str, dropped))}" if dropped else ""
-    place = cache_dir() / "benchmarks" / f"{slug(files.name)}-{stamp.st_size:x}-{stamp.st_mtime_ns:x}{cut}"
+    return _written(
+        slug(files.name) + cut, files.path, lambda work: write_checkpoint(open_weights(files), work, dropped)
+    )
+
+
+def dense_draft(draft: str, model: str) -> Path:
+    """The directory of a draft for vLLM: of a slim one of slimtier's, that with a full head, written on the first call;
+    any other one as it is. "auto": the one that is shipped for `model`; InputError where there is none."""
+    source = shipped_draft(model) if draft == "auto" else Path(draft).expanduser()
+    if source is None:
+        raise InputError(f"no draft is shipped for {model}: give draft, the directory of a draft that vLLM reads")
+    if read_draft(source).config.head.kind != "slim":
+        return source
+    weights = source / WEIGHTS
+    return _written(f"{source.name}-draft", weights, lambda work: save_whole(source, work, {"made_of": source.name}))
+
+
+def _written(name: str, source: Path, write: Callable[[Path], None]) -> Path:
+    """The directory that `write` made of the file `source`, below the cache directory, once for each state of it."""
+    stamp = source.stat()
+    place = cache_dir() / "benchmarks" / f"{name}-{stamp.st_size:x}-{stamp.st_mtime_ns:x}"
     if not place.is_dir():
         place.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".", dir=place.parent))
+        around = Path(tempfile.mkdtemp(prefix=".", dir=place.parent))
         try:
-            write_checkpoint(open_weights(files), work, dropped)
+            work = around / "made"
+            write(work)
             os.replace(work, place)
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(around, ignore_errors=True)
     return place
 
 
@@ -48,9 +72,10 @@ def slug(model: str) -> str:
 
 
 def write_checkpoint(weights: ModelWeights, directory: Path, dropped: Sequence[int] = ()) -> None:
-    """Write config.json and model.safetensors into `directory`, the layers that are left numbered anew."""
+    """Write config.json and model.safetensors into a new `directory`, the layers that are left numbered anew."""
     from safetensors.numpy import save_file
 
+    directory.mkdir()
     kept = [layer for layer in range(weights.config.num_layers) if layer not in dropped]
     tensors = {}
     for name, tensor in weights.tensors.items():

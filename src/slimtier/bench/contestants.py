@@ -99,7 +99,7 @@ class Contestants:
         return found
 
     def _start(self, system: System, key: str) -> Worker:
-        arguments = {**self._weights(system), **system.loading(), "threads": self.config.settings.threads}
+        arguments = {**system.loading(), **self._weights(system), "threads": self.config.settings.threads}
         python = self.config.python.get(system.type, self.config.python.get("peers", sys.executable))
         worker = self.stack.enter_context(Worker(system.kind.worker, sys.executable if system.type == OURS else python))
         started = time.perf_counter()
@@ -122,7 +122,12 @@ class Contestants:
             if self.files.kind != "gguf":
                 raise InputError(f"{system.type} reads .gguf files, and {self.files.name} is none")
             return {"path": str(self.files.path), **context}
-        return {"path": str(dense_path(self.files)), **context}
+        draft = {}
+        if system.type == "vllm" and system.loading()["method"] == "eagle3":
+            from slimtier.bench.checkpoint import dense_draft
+
+            draft = {"draft": str(dense_draft(system.loading()["draft"], self.files.name))}
+        return {"path": str(dense_path(self.files)), **context, **draft}
 
 
 def in_turn(items: Sequence[T], turn: int) -> list[T]:

@@ -55,7 +55,7 @@ TYPES: dict[str, SystemType] = {
     "vllm": SystemType(
         "vllm",
         "dense",
-        load={"method": "plain", "num_speculative_tokens": 5, "draft": ""},
+        load={"method": "plain", "num_speculative_tokens": 5, "draft": "auto"},
         choices={"method": ("plain", "ngram", "eagle3")},
         samples=True,
         batches=True,

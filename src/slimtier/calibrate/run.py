@@ -62,7 +62,7 @@ def calibrate(
     Raises ConfigError for a route that leaves nothing out; InputError where the prompts cannot support the bound, or
     no gate is certified: what would, is said.
     """
-    target = loaded.target
+    begun, target = Provenance.collect(seed=plan.seed), loaded.target
     names = split_routes(route) or [default_route(target.info)]
     routes = [(name, *_route_of(name, target)) for name in names]
     part = replace(plan, delta=plan.delta / len(routes))
@@ -87,7 +87,7 @@ def calibrate(
     file = best.file or RouteFile(ModelIdentity.of(target), best.route, found={"named": best.name})
     evidence = [row for one in tested for row in one.evidence()]
     found_of = {"route": best.name, **_calibrated(gate, evidence, len(chosen), loaded, drafting, plan)}
-    result = replace(file, calibrated=found_of)
+    result = replace(file, calibrated={**found_of, "provenance": begun.to_dict()})
     result.write(out)
     return result
 
@@ -201,5 +201,4 @@ def _calibrated(
         "runtime": info.runtime,
         "stored": info.stored,
         "grid": list(evidence),
-        "provenance": Provenance.collect(seed=plan.seed).to_dict(),
     }

@@ -101,7 +101,8 @@ class AutoDrafter:
         self._asked = 0.0
 
     def verified_at(self, precision: str) -> None:
-        """At which precision the model that verifies runs: it says what a token costs where nothing may be learned."""
+        """At which precision the model that verifies runs (see `price_of`): so much costs a token where nothing may be
+        learned."""
         self._drawn = _fixed_costs(*DRAWN_SHARES.get(precision, DRAWN_SHARES_OTHERWISE))
         self._greedy = _fixed_costs(*GREEDY_SHARES.get(precision, GREEDY_SHARES_OTHERWISE))
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slimtier.models.base import TargetInfo
 
 VERIFY_SLOPE = 0.06  # one more token costs this share of a verifying step, until measured
 # Where nothing may be learned, for tokens are drawn: what one more token costs to verify and to draft, as shares of a
 # verifying step. Drawing from a large vocabulary costs the same beside a cheap step as beside a dear one.
-DRAWN_SHARES = {"q8": (0.24, 0.16), "q4": (0.32, 0.22)}
+DRAWN_SHARES = {"fp32 of codes": (0.19, 0.12), "q8": (0.24, 0.16), "q4": (0.32, 0.22)}
 DRAWN_SHARES_OTHERWISE = (0.07, 0.06)
 # The same at temperature 0 under a lossy verifier, which looks at logits.
-GREEDY_SHARES = {"q8": (0.17, 0.06), "q4": (0.24, 0.08)}
+GREEDY_SHARES = {"fp32 of codes": (0.13, 0.06), "q8": (0.17, 0.06), "q4": (0.24, 0.08)}
 GREEDY_SHARES_OTHERWISE = (0.05, 0.05)
 DRAFT_SLOPE = 0.8  # the same of a drafter's call, which does little else
 _FORGET = 0.97  # weight of the past at each new measurement
@@ -23,6 +27,11 @@ COPIED = (0.1, 0.3, 0.45, 0.6, 0.7, 0.75, 0.8, 0.83, 0.86) + (0.9,) * (_LONGEST 
 DRAFTED = (0.6, 0.5, 0.45) + (0.45,) * (_LONGEST - 2)
 _PRIOR_WEIGHT = 6.0
 _BUCKETS = 12
+
+
+def price_of(info: TargetInfo) -> str:
+    """Of the target itself in the tables above: codes are multiplied as floats where fp32 is asked of them."""
+    return "fp32 of codes" if info.precision == "fp32" and info.stored in ("q8", "q4") else info.precision
 
 
 class StepCost:

@@ -12,6 +12,7 @@ from torch import nn
 
 from slimtier.drafters.eagle.network import EagleNetwork
 from slimtier.drafters.eagle.target_record import TargetRecord, vocabulary_hash
+from slimtier.drafters.eagle.whole import whole_head
 from slimtier.errors import ConfigError, VocabularyError
 from slimtier.models.native import open_weights
 from slimtier.models.resolve import resolve
@@ -20,7 +21,7 @@ from slimtier.models.tokenizer import Tokenizer, load_tokenizer
 from slimtier.train.batches import load
 from slimtier.train.config import TrainConfig
 from slimtier.train.fitting import first_rows, soften, state_moments
-from slimtier.train.former import read_former, take_over, whole_head
+from slimtier.train.former import read_former, take_over
 from slimtier.train.induction import has_room, start_induction
 from slimtier.train.shards import CaptureInfo, RowPlace, Rows
 from slimtier.train.tokens import always_kept, meant, token_counts, trimmed_ids

@@ -40,13 +40,3 @@ def take_over(network: EagleNetwork, files: DraftFiles, *, with_head: bool) -> N
     if with_head and files.ids is not None:
         state["head.ids"] = torch.from_numpy(files.ids)
     network.load_state_dict(state, strict=False)
-
-
-def whole_head(files: DraftFiles, target: torch.Tensor) -> torch.Tensor:
-    """The draft's head as a full one [vocab, hidden]; `target`, its target's, gives the rows that it has not."""
-    if files.config.head.kind == "slim":
-        return torch.from_numpy(files.tensors["head.up"].dense() @ files.tensors["head.down"].dense())
-    rows = torch.from_numpy(files.tensors["head.weight"].dense())
-    if files.ids is None:
-        return rows
-    return target.index_copy(0, torch.from_numpy(files.ids), rows)

@@ -42,11 +42,11 @@ def open_drafter(
     return EagleDrafter(_runtime(files, target, precision), files.config.capture, confidence)
 
 
-def shipped_draft(info: TargetInfo) -> Path | None:
+def shipped_draft(model: str) -> Path | None:
     """The draft that slimtier ships for the model, which is known by its alias, or by the name of the file that it
     stands for or of a directory of the original, such as HuggingFaceTB/SmolLM2-135M-Instruct."""
     for alias in ALIASES.values():
-        if Path(info.name).name in (alias.name, alias.file_name, alias.original):
+        if Path(model).name in (alias.name, alias.file_name, alias.original):
             path = SHIPPED / alias.name
             return path if path.is_dir() else None
     return None
@@ -58,7 +58,7 @@ def find_draft(draft: str, info: TargetInfo) -> Path:
         raise ConfigError("drafter eagle3 cannot do without a draft: give draft=DIRECTORY, or choose drafter ngram")
     if draft != "auto":
         return Path(draft).expanduser()
-    shipped = shipped_draft(info)
+    shipped = shipped_draft(info.name)
     if shipped is None:
         raise ConfigError(
             f"no draft is shipped for {info.name}: give draft=DIRECTORY, or train one with `slimtier train`"
