@@ -38,7 +38,7 @@ from slimtier.bench.worker import Worker
 
 NAME = "viasd_ablations"
 STUDIES = ("routes", "ratios", "presets", "tiers", "cache", "features")
-RATIOS = (0.03, 0.07, 0.1, 0.2, 0.3, 0.45)
+RATIOS = (0.03, 0.1, 0.2, 0.45)
 FLUSHES = (2, 5, 8, 11, 16, 23)
 MARGINS = (0.2, 0.1, 0.05, 0.02)
 NESTED = ("q4", "q8,q4", "q8,q4,{shallow}", "q8,q4,{shallow},{deep}")

@@ -13,7 +13,7 @@ from slimtier.models.route_file import RouteFile, check_route, default_route, fi
 
 if TYPE_CHECKING:
     from slimtier.drafters.base import Drafter
-    from slimtier.models.base import Target
+    from slimtier.models.base import Target, TargetInfo
     from slimtier.types import Route
     from slimtier.verifiers.base import Verifier
     from slimtier.verifiers.gate import Gate
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 Tiers = Literal["exact", "paper", "calibrated", "observe"]
 TIERS: tuple[str, ...] = get_args(Tiers)
 FLUSH = 14  # tokens of the slim verifier, or a few more, that the target looks at together
-GATE_SETTINGS = ("gate", "accept", "escalate", "margin", "literal", "shared_cache")
+DECIDING = ("gate", "accept", "escalate", "margin")  # who decides; the gate's other settings: what comes of it
 SETTINGS = {
     "exact": ("flush",),
-    "paper": GATE_SETTINGS,
+    "paper": (*DECIDING, "literal", "shared_cache"),
     "calibrated": (),
-    "observe": GATE_SETTINGS,
+    "observe": DECIDING,
 }
 TIER_SETTINGS = tuple(dict.fromkeys(name for names in SETTINGS.values() for name in names))
 LOSSY = ("paper", "calibrated")
@@ -77,7 +77,7 @@ def join(
     from slimtier.models.slim import SlimTarget
 
     settings = settings or {}
-    names = split_routes(route) or [default_route(target.info)]
+    names = routes_for(target.info, route)
     _refuse_several(tiers, names)
     found = [find_route(name, target) for name in names]
     if tiers != "observe":
@@ -87,8 +87,6 @@ def join(
     slim_route, file = found[0]
     slim = SlimTarget(target, slim_route)
     if tiers == "observe":
-        if settings.get("shared_cache"):
-            raise ConfigError("observe changes nothing, so no cache is shared: leave shared_cache out")
         from slimtier.verifiers.tiered import ObservingVerifier
 
         return Joined(drafter, ObservingVerifier(target, slim, read_gate(settings)), num_speculative_tokens)
@@ -147,6 +145,11 @@ def split_routes(route: Any) -> list[str]:
     if not all(parts):
         raise ConfigError(f"route is {route!r}: give routes divided by commas, such as q8,q4")
     return parts
+
+
+def routes_for(info: TargetInfo, route: Any) -> list[str]:
+    """Those that are named, or the one that goes without saying."""
+    return split_routes(route) or [default_route(info)]
 
 
 def check_routes(route: Any) -> list[str]:

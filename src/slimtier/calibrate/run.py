@@ -12,11 +12,11 @@ from slimtier.calibrate.journal import Journal
 from slimtier.calibrate.testing import certified, prompts_needed
 from slimtier.calibrate.trial import Drafting, Trial, Trials, gate_values
 from slimtier.errors import ConfigError, InputError
-from slimtier.models.route_file import ModelIdentity, RouteFile, default_route, find_route
+from slimtier.models.route_file import ModelIdentity, RouteFile, find_route
 from slimtier.models.slim import SlimTarget
 from slimtier.prompts import Prompt, encode_prompt
 from slimtier.provenance import Provenance, version_of
-from slimtier.tiers import split_routes
+from slimtier.tiers import routes_for
 from slimtier.types import Route
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def calibrate(
     no gate is certified: what would, is said.
     """
     begun, target = Provenance.collect(seed=plan.seed), loaded.target
-    names = split_routes(route) or [default_route(target.info)]
+    names = routes_for(target.info, route)
     routes = [(name, *_route_of(name, target)) for name in names]
     part = replace(plan, delta=plan.delta / len(routes))
     chosen = choose_prompts(prompts, loaded, plan)
