@@ -264,10 +264,18 @@ def test_a_file_of_codes_at_fp32_is_its_numbers_and_its_routes_are_its_codes(tmp
     assert target.info.weight_bytes < 0.4 * floats.info.weight_bytes
     name = "q4" if type_name.startswith("Q4") else "q8"
     route = Route.at(target.info.num_layers, name)  # type: ignore[arg-type]
-    slim, alone = SlimTarget(target, route), load_native(files, precision=name, threads=2)
-    assert slim.extra_bytes == 0
-    assert slim.info.weight_bytes == alone.info.weight_bytes == target.info.weight_bytes
+    eight = load_native(files, precision="q8", threads=1)
+    assert isinstance(eight, NativeTarget)
+    wider = eight.vocab_matrices["head"].nbytes if name == "q4" else 0  # a head of 8 bits, where the file's is of 4
+    slim = SlimTarget(target, route)
+    assert slim.extra_bytes == wider
+    head = target.vocab_matrices["head"].nbytes
+    assert slim.info.weight_bytes == target.info.weight_bytes + (wider - head if wider else 0)
     assert (target.info.stored, floats.info.stored) == (name, "f32")
+    hidden = torch.randn(3, target.info.hidden_size)
+    for precision in ("q4", "q8"):  # both with a head of 8 bits
+        on_route = SlimTarget(target, Route.at(target.info.num_layers, precision))  # type: ignore[arg-type]
+        assert torch.equal(on_route.head(hidden), eight.head(hidden))
 
 
 class _Dense:

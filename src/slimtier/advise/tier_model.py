@@ -26,7 +26,8 @@ class StepTimes:
 
 def mean_run(round_lengths: Mapping[int, float], flush: int) -> float:
     """Tokens of a run that goes on, round by round, until `flush` are there: the last round may go beyond.
-    `round_lengths`: how often a round brings so many tokens (1 or more), in any unit."""
+    `round_lengths`: how often a round brings so many tokens (1 or more), in any unit; empty: always one."""
+    round_lengths = round_lengths or {1: 1.0}
     total = sum(round_lengths.values())
     runs = [0.0] * flush  # by the tokens that are there already
     for there in reversed(range(flush)):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _COUNTS = (1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32)
 _TIMED = 7  # of each step, the median taken
+_PROBED = 8  # the flush length at which the slim verifier's tokens are timed, in place: after a pass of the target
 _WORTH = 1.03  # a speed-up below this is no reason to take tiers
 
 
@@ -148,17 +149,14 @@ def _row(bench: _Bench, name: str, steps: StepTimes, two: Race) -> RouteRow:
     slim = SlimTarget(target, route)
     slim_steps = bench.step_times(slim)
     agreement = bench.agreement(slim, two.answers["two"])
-    alone = bench.race({"two": bench.engine(target), "alone": bench.engine(slim)})
-    inner = Inner(agreement, 1.0 / alone.rates["alone"], alone.round_lengths["alone"])
+    probe = bench.joined("exact", name, {"flush": _PROBED})
+    alone = bench.race({"two": bench.engine(target), "alone": bench.engine(slim), "probe": probe})
+    inner = Inner(agreement, alone.drafted_s("probe"), alone.round_lengths("alone"))
     flush = inner.best_flush(steps, bench.plan.longest)
     settings = {"gate": bench.plan.gate}
-    joined = {
-        "exact": join(target, bench.make(), bench.count, "exact", name, {"flush": flush}),
-        "paper": join(target, bench.make(), bench.count, "paper", name, settings),
-    }
     engines = {
-        kind: bench.engine(target, one.drafter, one.verifier, one.num_speculative_tokens)
-        for kind, one in joined.items()
+        "exact": bench.joined("exact", name, {"flush": flush}),
+        "paper": bench.joined("paper", name, settings),
     }
     raced = bench.race({"two": bench.engine(target), **engines})
     block, drafted = bench.observe(name, settings)
@@ -181,47 +179,44 @@ def _row(bench: _Bench, name: str, steps: StepTimes, two: Race) -> RouteRow:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """The same prompts answered by several engines in turn: seconds of decoding by lap, tokens that came in them,
-    answers, and how often a round brought so many tokens. A first round ends what is called the time to the first
-    token, so neither its seconds nor its tokens are of decoding."""
+    """The same prompts answered by several engines in turn: what each request took, lap by lap, and the answers. A
+    first round ends what is called the time to the first token: neither its seconds nor its tokens are of decoding."""
 
-    seconds: dict[str, list[float]]
-    tokens: dict[str, list[int]]
+    laps: dict[str, list[list[Stats]]]
     answers: dict[str, list[tuple[int, ...]]]
-    round_lengths: dict[str, Counter[int]]
-
-    @classmethod
-    def of(cls, names: Sequence[str]) -> Race:
-        """Before it begins."""
-        return cls(*({name: made() for name in names} for made in (list, list, list, Counter)))  # type: ignore[arg-type]
 
     @property
     def rates(self) -> dict[str, float]:
         """Tokens a second; the median lap's."""
-        return {name: median(self._laps(name)) for name in self.seconds}
+        return {name: median(map(_rate, laps)) for name, laps in self.laps.items()}
 
     def ratio(self, name: str) -> float:
         """Of rates to that of two tiers: the median over the laps, each with its own baseline."""
-        return median(one / two for one, two in zip(self._laps(name), self._laps("two"), strict=True))
+        pairs = zip(map(_rate, self.laps[name]), map(_rate, self.laps["two"]), strict=True)
+        return median(one / two for one, two in pairs)
 
-    def _laps(self, name: str) -> list[float]:
-        return [tokens / spent for tokens, spent in zip(self.tokens[name], self.seconds[name], strict=True)]
+    def round_lengths(self, name: str) -> Counter[int]:
+        """How often a round brought so many tokens."""
+        return sum((_round_lengths(one) for lap in self.laps[name] for one in lap), Counter())
 
-    def record(self, spent: dict[str, list[Stats]]) -> None:
-        """A lap."""
-        for name, requests in spent.items():
-            seconds = [one.total_s - one.time_to_first_token_s for one in requests]
-            self.seconds[name].append(max(sum(seconds), 1e-9))
-            rates = [one.tokens_per_s or 0.0 for one in requests]
-            self.tokens[name].append(max(round(sum(map(mul, seconds, rates))), 1))
-            for one in requests:
-                self.round_lengths[name].update(_round_lengths(one))
+    def drafted_s(self, name: str) -> float:
+        """Seconds that a drafted token took."""
+        requests = [one for lap in self.laps[name] for one in lap]
+        tokens = sum(one.num_draft_tokens for one in requests)
+        return max(sum(one.time_split_s["draft"] for one in requests) / max(tokens, 1), 1e-9)
 
 
-def _round_lengths(stats: Stats) -> dict[int, int]:
+def _rate(requests: Sequence[Stats]) -> float:
+    """Tokens a second, after the first round of each."""
+    seconds = [one.total_s - one.time_to_first_token_s for one in requests]
+    tokens: float = sum(map(mul, seconds, [one.tokens_per_s or 0.0 for one in requests]))
+    return max(tokens, 1.0) / max(sum(seconds), 1e-9)
+
+
+def _round_lengths(stats: Stats) -> Counter[int]:
     """How many rounds brought so many tokens."""
     at_least = [stats.num_target_calls, *stats.accepted_per_position, 0]
-    return {length: more - most for length, (more, most) in enumerate(pairwise(at_least), 1) if more > most}
+    return Counter({length: more - most for length, (more, most) in enumerate(pairwise(at_least), 1) if more > most})
 
 
 class _Bench:
@@ -241,8 +236,13 @@ class _Bench:
         count = rest[1] if rest else self.count
         return Engine(target, chosen, verifier, tokenizer=self.tokenizer, num_speculative_tokens=count)
 
+    def joined(self, tiers: str, route: str, settings: dict[str, Any]) -> Engine:
+        """An engine with a slim verifier, and a drafter of its own."""
+        one = join(self.target, self.make(), self.count, tiers, route, settings)
+        return self.engine(self.target, one.drafter, one.verifier, one.num_speculative_tokens)
+
     def race(self, engines: dict[str, Engine]) -> Race:
-        race = Race.of(list(engines))
+        race = Race({name: [] for name in engines}, {name: [] for name in engines})
         for lap in range(self.plan.repeats + 1):  # the first one warms up, and gives the answers
             spent: dict[str, list[Stats]] = {name: [] for name in engines}
             for prompt in self.prompts:
@@ -251,8 +251,8 @@ class _Bench:
                     spent[name].append(result.stats)
                     if not lap:
                         race.answers[name].append(result.token_ids)
-            if lap:
-                race.record(spent)
+            for name, requests in spent.items() if lap else ():
+                race.laps[name].append(requests)
         return race
 
     def step_times(self, target: Target) -> StepTimes:

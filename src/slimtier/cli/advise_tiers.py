@@ -36,7 +36,8 @@ def tiers(
     from slimtier.registry import DRAFTERS, check_settings
 
     plan = read_dataclass(TierPlan, common.read_pairs(set_), "--set")
-    check_settings(drafter, "lossless", {}, "observe", ",".join(route) if route else None)
+    for one in route or (None,):
+        check_settings(drafter, "lossless", {}, "observe", one)
     options, entry = RunOptions(runtime, precision, threads), DRAFTERS[drafter]
     with common.patience(f"loading {model}"):
         loaded = load(resolve(model), options)

@@ -103,7 +103,7 @@ class Builder:
         return self._copy(name, own, action, "layer")
 
     def _copy(self, name: str, own: Any, action: Action, role: Role) -> Any:
-        if own.stored == action or (role == "vocab" and own.stored in _NOT_ABOVE["q8"]):
+        if own.stored == action or (role == "vocab" and own.stored == "q8" and self.precision == "fp32"):
             return own.in_integers()  # the very codes
         if (name, action, "") not in self._copies:
             self._copies[name, action, ""] = kernel_matrix(self.weights.tensors[name], action, role)[0]
