@@ -44,7 +44,7 @@ def test_the_best_flush_is_long_where_the_slim_verifier_is_right_and_short_where
 
 
 def test_a_run_ends_with_the_round_that_reaches_the_flush() -> None:
-    assert mean_run(ONE_BY_ONE, 7) == 7.0
+    assert mean_run(ONE_BY_ONE, 7) == mean_run({}, 7) == 7.0
     assert mean_run({3: 5}, 7) == 9.0
     lengths, draw, runs = {1: 6, 2: 3, 5: 1}, Random(0), []
     for _ in range(20_000):

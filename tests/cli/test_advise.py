@@ -1,4 +1,4 @@
-"""`slimtier advise head`."""
+"""`slimtier advise`."""
 
 from __future__ import annotations
 
@@ -94,6 +94,14 @@ def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
     assert "and advise head measures native: choose another model" in done.stderr
     assert "runtime hf" not in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_tiers_of_several_routes(model: str) -> None:
+    plan = ("--set", "prompts=1", "--set", "max_new_tokens=8", "--set", "repeats=1", "--set", "longest=3")
+    routes = ("--route", "q4", "--route", "skip:0.5")
+    done = run("tiers", "--model", model, "--precision", "fp32", "--drafter", "ngram", *routes, *plan, "--json")
+    assert done.exit_code == 0, done.output
+    assert [row["route"] for row in json.loads(done.stdout)["rows"]] == ["q4", "skip:0.5"]
 
 
 def test_advise_alone_tells_what_there_is() -> None:
