@@ -5,6 +5,7 @@ namespace slimtier {
 namespace {
 
 constexpr int64_t kRowBlock = 16;  // rows of a weight matrix are shared out in multiples of the widest panel
+constexpr int64_t kMostTokens = 128;  // multiplied with a block of rows at a time, so that they stay in a core's cache
 
 int64_t row_blocks(const Packed& w) { return (w.n + kRowBlock - 1) / kRowBlock; }
 
@@ -48,7 +49,9 @@ void share_linears(Lane& lane, int threads, const Activations& x, std::initializ
     int64_t base = 0;
     for (const auto& [w, out] : list) {
       const int64_t mine = row_blocks(*w), a = std::max(first, base), b = std::min(last, base + mine);
-      if (a < b) kernels().linear(*w, x, out, w->n, (a - base) * kRowBlock, std::min((b - base) * kRowBlock, w->n));
+      for (int64_t t = 0; a < b && t < x.t; t += kMostTokens)
+        kernels().linear(*w, x.slice(t, std::min(kMostTokens, x.t - t)), out + t * w->n, w->n, (a - base) * kRowBlock,
+                         std::min((b - base) * kRowBlock, w->n));
       base += mine;
     }
   });

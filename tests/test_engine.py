@@ -155,6 +155,26 @@ def test_the_common_prefix_of_a_conversation_is_read_once() -> None:
     assert one(engine.generate(PROMPT[:1], max_new_tokens=2)).stats.num_cached_tokens == 0
 
 
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(("alike", "shared"), [(7, 0), (8, 8), (70, 70), (80, 72)])
+def test_what_all_prompts_of_a_batch_begin_with_is_read_once(alike: int, shared: int, n: int) -> None:
+    """The shortest prompt has 73 tokens, the last of which is never in the cache beforehand."""
+    target = StubTarget()
+    start = list(range(20)) * 4
+    prompts = [[*start[:alike], 40 + i, *start[alike:]][: 73 + i] for i in range(3)]
+    results = Engine(target, mixed(target)).generate(prompts, max_new_tokens=10, n=n)
+    assert isinstance(results, list)
+    for i, result in enumerate(results):
+        assert list(result.token_ids) == plain_tokens(target, prompts[i // n], 10)
+        assert result.stats.num_cached_tokens == (shared if i >= n and i % n == 0 else 0)
+    first = (min(64, shared), 0, 0) if shared else (64, 64, 64)
+    assert target.calls[0] == first
+    object.__setattr__(target.info, "exact", False)
+    target.calls.clear()
+    Engine(target, mixed(target)).generate(prompts, max_new_tokens=2)
+    assert target.calls[0] == (64, 64, 64)
+
+
 def test_the_cache_of_a_cancelled_or_failed_request_is_good() -> None:
     target = StubTarget()
     engine = Engine(target, oracle(target))

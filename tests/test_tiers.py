@@ -106,7 +106,7 @@ def test_joining() -> None:
         assert found.verifier.target.route == Route.skipping(4, route)  # type: ignore[attr-defined]
         found = found.inner
     assert found is inner
-    assert join(target, inner, 5, "exact", "none").num_speculative_tokens == 14 + 5
+    assert join(target, inner, 5, "exact", "none").num_speculative_tokens == 11 + 5
     for tiers, kind in (("paper", TieredVerifier), ("observe", ObservingVerifier)):
         joined = join(target, inner, 5, tiers, "skip:0.5", {"gate": "conservative", "margin": 0.5})
         assert isinstance(joined.verifier, kind)

@@ -22,6 +22,7 @@ from slimtier.types import Draft, Verdict
 from slimtier.verifiers.base import Verifier, VerifyRow
 
 PREFILL_CHUNK = 64  # tokens of a row in one forward
+LEAST_SHARED = 8  # tokens that prompts begin with alike: fewer are not worth a forward of their own
 
 
 def prefill(
@@ -43,6 +44,26 @@ def prefill(
             parts = [features[end - n : end] for n, end in zip(lengths, accumulate(lengths), strict=True)]
             found = zip(keys, prompts, spans, parts, strict=True)
             drafter.read([Reading(key, prompt, start, part) for key, prompt, (start, _), part in found if len(part)])
+
+
+def read_shared(
+    target: Target, cache: Cache, prompts: Seq[Seq[int]], drafter: Drafter | None = None, keys: Seq[int] = ()
+) -> int:
+    """Before the prefill of an empty cache: what all prompts begin with, such as a system prompt, is read once, in the
+    first row, and the others become what that row is. Returns how many tokens that is; too few are left alone."""
+    first, others = prompts[0], prompts[1:]
+    shared = min(map(len, prompts)) - 1
+    shared = next((i for i in range(shared) if any(prompt[i] != first[i] for prompt in others)), shared)
+    reads = drafter is not None and bool(drafter.capture)
+    shared -= reads  # it pairs a position's features with the token after, which must be shared too
+    if not others or shared < LEAST_SHARED:
+        return 0
+    prefill(target, cache, [first[: shared + 1], *(prompt[:1] for prompt in others)], drafter, keys)
+    cache.keep([0] * len(prompts))
+    if drafter is not None and reads:
+        pairs = zip(keys[1:], others, strict=True)
+        drafter.read([Reading(key, prompt, shared, source=keys[0]) for key, prompt in pairs])
+    return shared
 
 
 def fork(cache: Cache, drafter: Drafter, rows: Seq[Sequence], copies: int) -> None:

@@ -216,7 +216,7 @@ class Engine:
         drafter, keys = self.drafter, [row.key for row in rows]
         keeps = len(rows) == 1 and self._may_reuse
         try:
-            decode.prefill(self.target, cache, [row.token_ids for row in rows[::n]], drafter, keys[::n])
+            self._prefill(rows[::n], cache)
             if n > 1:
                 decode.fork(cache, drafter, rows, n)
             speculative_tokens = self.num_speculative_tokens
@@ -227,6 +227,14 @@ class Engine:
                 self._kept = Kept(rows[0].key, rows[0].token_ids, cache, capacity)
             elif drafter.capture:
                 drafter.reset(keys)
+
+    def _prefill(self, rows: Seq[Sequence], cache: Cache) -> None:
+        prompts, keys = [row.token_ids for row in rows], [row.key for row in rows]
+        if len(rows) > 1 and self._may_reuse:
+            shared = decode.read_shared(self.target, cache, prompts, self.drafter, keys)
+            for row in rows[1:]:
+                row.num_cached_tokens = shared
+        decode.prefill(self.target, cache, prompts, self.drafter, keys)
 
     def _forget_kept(self) -> None:
         if self._kept is not None and self.drafter.capture:

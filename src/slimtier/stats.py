@@ -77,7 +77,7 @@ class Stats:
     """The numbers of one request. Seconds are of its own wall time; the rows of a batch share theirs."""
 
     num_prompt_tokens: int
-    num_cached_tokens: int  # of the prompt, found in the cache of the request before
+    num_cached_tokens: int  # of the prompt, read by the request before, or with another prompt of this one
     num_output_tokens: int
     num_drafts: int
     num_draft_tokens: int

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Tiers = Literal["exact", "paper", "calibrated", "observe"]
 TIERS: tuple[str, ...] = get_args(Tiers)
-FLUSH = 14  # tokens of the slim verifier, or a few more, that the target looks at together
+FLUSH = 11  # tokens of the slim verifier, or a few more, that the target looks at together
 DECIDING = ("gate", "accept", "escalate", "margin")  # who decides; the gate's other settings: what comes of it
 SETTINGS = {
     "exact": ("flush",),
@@ -161,7 +161,7 @@ def check_routes(route: Any) -> list[str]:
 
 
 def _flushes(value: Any, count: int) -> list[int]:
-    """A flush length for each tier, from 14, [14, 5] or "14,5"; one alone is for all."""
+    """A flush length for each tier, from 11, [11, 5] or "11,5"; one alone is for all."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     try:
         flushes = [int(str(part)) for part in parts]

@@ -201,6 +201,21 @@ def test_the_turns_of_a_chat_draft_as_if_read_afresh(cut: int) -> None:
     assert drafter.checked > 10
 
 
+@pytest.mark.parametrize("alike", [0, 8, 9, 10, 17])
+def test_prompts_that_begin_alike_draft_as_if_read_apart(alike: int) -> None:
+    target = small()
+    drafter = Checked(target)
+    start = [i % 5 for i in range(18)]
+    prompts = [[*start[:alike], i, *start[alike + 1 :], i] for i in range(3)] + [start]
+    results = Engine(target, drafter, num_speculative_tokens=3).generate(prompts, max_new_tokens=10)
+    assert isinstance(results, list)
+    for prompt, result in zip(prompts, results, strict=True):
+        assert list(result.token_ids) == plain_tokens(target, prompt, 10)
+    assert [result.stats.num_cached_tokens for result in results] == [0] + [max(alike - 1, 0) * (alike > 8)] * 3
+    assert drafter.empty == 0
+    assert drafter.checked > 10
+
+
 @pytest.mark.parametrize("rounds", range(4))
 def test_a_cancelled_stream_leaves_a_good_row(rounds: int) -> None:
     target = small()
