@@ -8,7 +8,8 @@ turn, each time another one begins, at temperature 0. Speeds are decoding only; 
 bootstrap interval. The target then audits each answer, teacher-forced: divergence is the share of its tokens that are
 not the target's argmax; and says how probable it finds the answer, in nats a token.
 
-"q4 alone" is the slim route as the target, with the same drafter: fast, and as lossy as its divergence says.
+"q4 alone" is the slim route as the target, with the same drafter: fast, and as lossy as its divergence says. With
+--peer-python transformers answers too: plain, eager, float32 of the same numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.common import check_idle, parser, say, writer
 from benchmarks.prompts import evaluation_prompts, fitting, own_prompts, sample
 from benchmarks.slimspec import MOST_PROMPT_TOKENS, QUICK_TOKENS, Arm, Prompts, Rows, Workers, of_arm
 from slimtier.bench.asked import encode
-from slimtier.bench.contestants import in_turn
+from slimtier.bench.contestants import dense_path, in_turn
 from slimtier.bench.statistics import bootstrap_ratio, markdown_table, ratio_text
 from slimtier.bench.worker import Worker
 
@@ -32,6 +33,8 @@ MOST_TOKENS = 128
 PRESETS = ("conservative", "default", "aggressive")
 STATS = ("num_target_calls", "num_slim_calls", "rejection_rate", "mean_acceptance_length", "num_output_tokens")
 TIMES = ("tokens_per_s", "time_to_first_token_s")
+TRANSFORMERS = "transformers"
+BASES = ("two tiers", "plain", TRANSFORMERS)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -39,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from slimtier.models.resolve import resolve
     from slimtier.models.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(resolve(arguments.model))
+    files = resolve(arguments.model)
+    tokenizer = load_tokenizer(files)
     chosen = sample(evaluation_prompts(arguments.eval), arguments.per_category, arguments.seed, ())
     prompts = fitting(chosen, tokenizer, MOST_PROMPT_TOKENS)
     prompts = prompts[:3] if arguments.quick else prompts
@@ -50,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         for precision, worker in workers.items():
             given = {"model": arguments.model, "threads": arguments.threads}
             worker.ask("load", precision=precision, runtime="native", **given)
+        if arguments.peer_python:
+            workers[TRANSFORMERS] = stack.enter_context(Worker("hf", arguments.peer_python))
+            workers[TRANSFORMERS].ask("load", path=str(dense_path(files)), threads=arguments.threads)
+            arms.append(Arm(TRANSFORMERS, TRANSFORMERS))
         out = stack.enter_context(writer(arguments, NAME))
         most = QUICK_TOKENS if arguments.quick else MOST_TOKENS
         request = {"max_tokens": most, "eos_token_ids": list(tokenizer.eos_token_ids), "sampling": {}}
@@ -75,6 +83,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--flush", type=int, default=0, help="tokens between two looks of the target (0: as usual)")
     options.add_argument("--per-category", type=int, default=2)
     options.add_argument("--model", default="smollm2-135m")
+    options.add_argument("--peer-python", metavar="PATH", help="the interpreter that has transformers")
     return options.parse_args(argv)
 
 
@@ -113,6 +122,7 @@ def answers(
         for arm in arms:
             reply = replies[arm.name]
             mine, stats = reply["token_ids"], reply["stats"]
+            deciders = reply.get("deciders", ["target"] * len(mine))
             likelihood = target.ask("log_likelihood", token_ids=ids, answer=mine)["log_likelihood"]
             yield {
                 "arm": arm.name,
@@ -121,8 +131,8 @@ def answers(
                 "same_as_plain": mine == replies["plain"]["token_ids"],
                 "divergence": target.ask("audit", token_ids=ids, answer=mine)["divergence"],
                 "nats_per_token": likelihood / len(mine),
-                "decided": {who: reply["deciders"].count(who) for who in ("drafter", "slim", "target")},
-                **{key: stats[key] for key in STATS},
+                "decided": {who: deciders.count(who) for who in ("drafter", "slim", "target")},
+                **{key: stats.get(key) for key in STATS},
                 **{key: reply[key] for key in TIMES},
             }
 
@@ -134,13 +144,14 @@ def ask(workers: Workers, arm: Arm, request: dict[str, Any], ids: list[int]) -> 
 
 
 def arms_table(arms: Sequence[Arm], rows: Rows) -> str:
-    """A line an arm: speed against two tiers and plain decoding, and what became of the output."""
-    header = ["arm", "÷ two tiers", "÷ plain", "tokens as plain", "divergence", "nats a token", "target calls a token",
+    """A line an arm: speed against the baselines, and what became of the output."""
+    bases = [base for base in BASES if any(arm.name == base for arm in arms)]
+    header = ["arm", *(f"÷ {base}" for base in bases), "tokens as plain", "divergence", "nats a token", "target calls a token",
               "decided by drafter, slim, target", "rejection rate"]  # fmt: skip
-    return markdown_table(header, [_line(arm.name, rows) for arm in arms])
+    return markdown_table(header, [_line(arm.name, bases, rows) for arm in arms])
 
 
-def _line(arm: str, rows: Rows) -> list[Any]:
+def _line(arm: str, bases: Sequence[str], rows: Rows) -> list[Any]:
     same, tokens = of_arm(rows, arm, "same_as_plain"), of_arm(rows, arm, "num_output_tokens")
     total = sum(tokens)
 
@@ -153,8 +164,7 @@ def _line(arm: str, rows: Rows) -> list[Any]:
     rejections = [value for value in of_arm(rows, arm, "rejection_rate") if value is not None]
     return [
         arm,
-        ratio_text(ratio_of(rows, arm, "two tiers")),
-        ratio_text(ratio_of(rows, arm, "plain")),
+        *(ratio_text(ratio_of(rows, arm, base)) for base in bases),
         f"{sum(same)}/{len(same)}",
         f"{weighted('divergence'):.2%}",
         f"{weighted('nats_per_token'):.3f}",
