@@ -146,8 +146,8 @@ def ask(workers: Workers, arm: Arm, request: dict[str, Any], ids: list[int]) -> 
 def arms_table(arms: Sequence[Arm], rows: Rows) -> str:
     """A line an arm: speed against the baselines, and what became of the output."""
     bases = [base for base in BASES if any(arm.name == base for arm in arms)]
-    header = ["arm", *(f"÷ {base}" for base in bases), "tokens as plain", "divergence", "nats a token", "target calls a token",
-              "decided by drafter, slim, target", "rejection rate"]  # fmt: skip
+    header = ["arm", *(f"÷ {base}" for base in bases), "tokens as plain", "divergence", "nats a token",
+              "target calls a token", "decided by drafter, slim, target", "rejection rate"]  # fmt: skip
     return markdown_table(header, [_line(arm.name, bases, rows) for arm in arms])
 
 
