@@ -9,7 +9,7 @@
 | ratios | the same gate on uniform skips of 3 to 45 % of the layers |
 | presets | conservative, default and aggressive, on q4 and on --route |
 | tiers | 2, 3, 4 and 5: exact, with routes nested |
-| cache | margins of the gate, each with the target's own keys and values and with those of the slim verifier |
+| cache | margins of the gate, each with how much the target reads anew before it decides: all, or so many tokens |
 | features | flush lengths: in a longer run more was drafted on the slim verifier's own features |
 
 Everything as in benchmarks/viasd.py: the same prompts, turns and audit. There is no independent mid-size model with
@@ -41,6 +41,7 @@ STUDIES = ("routes", "ratios", "presets", "tiers", "cache", "features")
 RATIOS = (0.03, 0.1, 0.2, 0.45)
 FLUSHES = (2, 5, 8, 11, 16, 23)
 MARGINS = (0.2, 0.1, 0.05, 0.02)
+REREADS = (None, 32, 12, 0)
 NESTED = ("q4", "q8,q4", "q8,q4,{shallow}", "q8,q4,{shallow},{deep}")
 
 
@@ -124,9 +125,16 @@ def make_arms(study: str, arguments: argparse.Namespace, place: Path) -> list[Ar
     if study == "cache":
         kept = {"accept": 1.0, "escalate": 0.0}
         return [
-            tiers(f"margin {margin}, {name} cache", "paper", "q4", margin=margin, shared_cache=name == "shared", **kept)
+            tiers(
+                f"margin {margin}, {'all' if few is None else few} anew",
+                "paper",
+                "q4",
+                margin=margin,
+                reread=few,
+                **kept,
+            )
             for margin in MARGINS
-            for name in ("own", "shared")
+            for few in REREADS
         ]
     if study == "features":
         return [tiers(f"q4, flush {flush}", "exact", "q4", flush=flush) for flush in FLUSHES]

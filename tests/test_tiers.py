@@ -62,8 +62,8 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"tiers": "observe", "margin": float("nan")}, "margin is nan"),
         ({"tiers": "paper", "literal": 1}, "literal is 1"),
         (
-            {"tiers": "observe", "shared_cache": True},
-            "'shared_cache' is not used by tiers observe: choose --tiers paper",
+            {"tiers": "observe", "reread": 8},
+            "'reread' is not used by tiers observe: choose --tiers paper",
         ),
         ({"tiers": "observe", "literal": True}, "'literal' is not used by tiers observe: choose --tiers paper"),
         ({"tiers": "paper", "drafter": "ngrm"}, "did you mean 'ngram'"),
@@ -117,13 +117,13 @@ def test_joining() -> None:
             join(target, inner, 5, tiers, "none,skip:0.5")
 
 
-def test_a_cache_that_cannot_be_shared() -> None:
+def test_what_a_slim_verifier_did_not_write_cannot_be_gone_on_from() -> None:
     target = StubTarget()
     with pytest.raises(ConfigError, match="the route skips attention: leave it out, or choose a route of low"):
-        join(target, mixed(target), 5, "paper", "skip:0.5", {"shared_cache": True})
+        join(target, mixed(target), 5, "paper", "skip:0.5", {"reread": 0})
     for route in ("q4", "none"):
-        verifier = join(target, mixed(target), 5, "paper", route, {"shared_cache": True}).verifier
-        assert verifier.gate == Gate(shared_cache=True)  # type: ignore[attr-defined]
+        verifier = join(target, mixed(target), 5, "paper", route, {"reread": 0}).verifier
+        assert verifier.gate == Gate(reread=0)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("routes", ["skip:0.5,none", "q4,q8", "skip:0.5,q4"])

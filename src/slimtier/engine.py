@@ -103,7 +103,7 @@ class Engine:
         is the one shipped for the model. num_speculative_tokens: how far it drafts at most (None: as suits the
         drafter). precision: auto, fp32, bf16, q8, q4. verifier: lossless; lenient (lenience=...) and cascade (rule=...,
         alpha=...) are lossy. tiers: exact (flush=...) and observe, and the lossy paper (gate=..., accept=...,
-        escalate=..., margin=..., literal=..., shared_cache=...) and calibrated, put a slim verifier between drafter and
+        escalate=..., margin=..., literal=..., reread=...) and calibrated, put a slim verifier between drafter and
         target, which is the target on a route: none, q4, q8, skip:RATIO or a file.
         Raises ConfigError for a name or setting that is unknown or does not fit, before anything is loaded.
         """

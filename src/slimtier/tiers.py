@@ -24,7 +24,7 @@ FLUSH = 11  # tokens of the slim verifier, or a few more, that the target looks 
 DECIDING = ("gate", "accept", "escalate", "margin")  # who decides; the gate's other settings: what comes of it
 SETTINGS = {
     "exact": ("flush",),
-    "paper": (*DECIDING, "literal", "shared_cache"),
+    "paper": (*DECIDING, "literal", "reread"),
     "calibrated": (),
     "observe": DECIDING,
 }
@@ -109,9 +109,9 @@ def verify_on(drafter: Drafter, route: Route, target: Target) -> None:
 
 def check_shared(gate: Gate, route: Route) -> None:
     """Raises ConfigError where the target could not go on from what the slim verifier writes."""
-    if gate.shared_cache and not all(route.runs_attention):
+    if gate.reread is not None and not all(route.runs_attention):
         raise ConfigError(
-            "shared_cache needs keys and values of every layer, and the route skips attention: leave it out, or choose "
+            "reread needs keys and values of every layer, and the route skips attention: leave it out, or choose "
             "a route of low precision"
         )
 

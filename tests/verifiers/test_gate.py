@@ -21,7 +21,8 @@ GATES = {
     "slim alone": Gate(2.0, 0.0),
     "target alone": Gate(2.0, 1.5),
     "margin": Gate(margin=0.4),
-    "shared cache": Gate(0.6, 0.4, margin=0.3, shared_cache=True),
+    "nothing read anew": Gate(0.6, 0.4, margin=0.3, reread=0),
+    "little read anew": Gate(0.6, 0.4, margin=0.3, reread=5),
     "all unsure": Gate(margin=INF),
 }
 
@@ -113,8 +114,9 @@ def test_values_that_are_no_threshold_are_named(name: str, value: Any) -> None:
 def test_other_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match="literal is 'yes'"):
         Gate(literal="yes")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="shared_cache is 1"):
-        Gate(shared_cache=1)  # type: ignore[arg-type]
+    for reread in (-1, 1.5, True, "all"):
+        with pytest.raises(ConfigError, match=f"reread is {reread!r}: give a whole number from 0, or leave it out"):
+            Gate(reread=reread)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"accepts from 0\.4 and escalates below 0\.6"):
         Gate(0.4, 0.6)
 
@@ -122,3 +124,4 @@ def test_other_mistakes_are_named() -> None:
 def test_a_gate_says_what_it_is() -> None:
     assert str(Gate()) == "accept 0.7, escalate 0.5"
     assert str(Gate(0.8, 0.6, 0.25, True)) == "accept 0.8, escalate 0.6, margin 0.25, literal True"
+    assert [str(Gate(1.0, 0.0, reread=count)) for count in (0, 9)] == ["accept 1.0, reread 0", "accept 1.0, reread 9"]

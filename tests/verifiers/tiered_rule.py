@@ -88,8 +88,11 @@ class Naive:
             if token != drafted:
                 break
         if asked:
-            self.fed.append(1 + len(draft) if self.gate.shared_cache else start - self.read + len(draft))
-            self.read = len(self.tokens) - 1
+            few = self.gate.reread
+            resume = self.read if few is None else max(self.read, start - 1 - few)
+            self.fed.append(start - resume + len(draft))
+            if resume == self.read:  # nothing is left that a slim verifier wrote
+                self.read = len(self.tokens) - 1
 
 
 def by_the_rule(

@@ -14,6 +14,7 @@ from slimtier.verifiers.gate import PRESETS, Gate
 Loss = Literal["share", "any"]
 MARGINS = (3.0, 2.0, 1.5, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.0)
 ACCEPTS = (0.9, 0.8, 0.7, 0.6, 0.5)
+REREAD = 12  # of a gate that asks the target, where the route leaves keys and values of every layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,10 @@ class Plan:
         if not self.path():
             raise ConfigError("margins and accepts are both empty: give at least one")
 
-    def path(self) -> dict[str, Gate]:
-        """The gates that are tested, in this order."""
-        gates = [Gate(1.0, 0.0, margin) for margin in self.margins] + [Gate(accept, 0.0) for accept in self.accepts]
+    def path(self, reread: int | None = None) -> dict[str, Gate]:
+        """The gates that are tested, in this order. `reread` is for those that ask the target."""
+        asking = [Gate(1.0, 0.0, margin, reread=reread if margin else None) for margin in self.margins]
+        gates = asking + [Gate(accept, 0.0) for accept in self.accepts]
         return {str(gate): gate for gate in gates}
 
     def presets(self) -> dict[str, Gate]:

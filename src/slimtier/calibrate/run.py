@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimtier.calibrate.journal import Journal
+from slimtier.calibrate.plan import REREAD
 from slimtier.calibrate.testing import certified, prompts_needed
 from slimtier.calibrate.trial import Drafting, Trial, Trials, gate_values
 from slimtier.errors import ConfigError, InputError
@@ -103,11 +104,12 @@ def _route_of(name: str, target: Target) -> tuple[Route, RouteFile | None]:
 
 def _try(trials: Trials, chosen: Sequence[Sequence[int]]) -> tuple[tuple[Trial, ...], int, tuple[Trial, ...]]:
     """The gates tried, in their order, how many of the first are certified, and the paper's."""
-    plan = trials.plan
+    plan, route = trials.plan, trials.slim.route
+    reread = REREAD if all(route.runs_attention) else None
     tried: list[Trial] = []
 
     def p_values() -> Iterator[float]:
-        for name, gate in plan.path().items():
+        for name, gate in plan.path(reread).items():
             tried.append(trials.run(name, gate, chosen, whole=plan.full))
             yield tried[-1].p_value
 

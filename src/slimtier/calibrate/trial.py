@@ -81,8 +81,9 @@ class Trial:
 
 
 def gate_values(gate: Gate) -> dict[str, float]:
-    """The gate's thresholds as they are stored."""
-    return {"accept": gate.accept, "escalate": gate.escalate, "margin": gate.margin}
+    """The gate as it is stored."""
+    values = {"accept": gate.accept, "escalate": gate.escalate, "margin": gate.margin}
+    return values if gate.reread is None else {**values, "reread": gate.reread}
 
 
 def loss_of(answer: Answer, loss: Loss) -> float:

@@ -70,7 +70,7 @@ class TieredVerifier:
 
     The slim verifier goes on from the target's cache and writes to it (`Cache.verified` says how far the target's own
     part goes); before the target runs, what the slim verifier wrote is cropped and written anew. With
-    `gate.shared_cache` only the block is: the target goes on from what the slim verifier wrote before it.
+    `gate.reread` only so many tokens before the block are: the target goes on from what the slim verifier wrote before.
 
     Above temperature 0 a token that reaches the target in region C = {u : r(u) < escalate} is a draw of the drafter
     *given* C, so it is kept with min(1, target / draft_C) and replaced from (target - draft_C)+. The output of a slot
@@ -100,8 +100,7 @@ class TieredVerifier:
         if self.gate.slim_alone and all(is_greedy(row.sampling) for row in rows):
             return self._alone(verify_blocks(self.slim, rows, drafts, cache, capture=capture))
         fed = [(row.token_ids[-1], *draft.token_ids) for row, draft in zip(rows, drafts, strict=True)]
-        # taken before the pass: a slim verifier that skips nothing adds to `verified`
-        resume = list(cache.lengths) if self.gate.shared_cache else list(cache.verified)
+        resume = self._resume(cache)  # before the pass: a slim verifier that skips nothing adds to `verified`
         blocks = run(self.slim, fed, cache, capture)
         scans = [
             _Scan(row, draft, block, list(row.token_ids), [])
@@ -111,6 +110,13 @@ class TieredVerifier:
         checked = self._escalate(scans, escalated, resume, cache, capture) if escalated else {}
         cache.crop([len(scan.history) - 1 for scan in scans])
         return [self._verdict(scan, checked.get(index)) for index, scan in enumerate(scans)]
+
+    def _resume(self, cache: Cache) -> list[int]:
+        """From which token of each row on the target would read."""
+        reread = self.gate.reread
+        if reread is None:
+            return list(cache.verified)
+        return [max(read, length - reread) for read, length in zip(cache.verified, cache.lengths, strict=True)]
 
     def _alone(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """The slim verifier's verdicts where it decides everything: logits are not needed."""
@@ -159,7 +165,7 @@ class TieredVerifier:
     ) -> dict[int, _Block]:
         """Let the target catch up with these rows from the tokens resume[r] on, and decide the rest of their blocks."""
         cache.crop([resume[index] if index in escalated else length for index, length in enumerate(cache.lengths)])
-        if self.gate.shared_cache:
+        if self.gate.reread is not None:
             cache.adopt(escalated)
         fed: list[Sequence[int]] = [()] * len(scans)
         for index in escalated:
