@@ -95,10 +95,16 @@ def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
         assert all(row["same_as_plain"] for row in rows if row["arm"].startswith("exact"))
         gains = {arm: ratio_of(rows, arm, "two tiers") for arm in dict.fromkeys(row["arm"] for row in rows)}
         said |= {(name, arm): f"{found[0]:.2f}×" for arm, found in gains.items() if found}
-    floats = {arm: said["viasd_full_precision", arm] for arm in ("exact, q4", "exact, q8")}
+    floats = {arm: said["viasd_full_precision", arm] for arm in ("exact, q4", "exact, q8", "calibrated", "q8 alone")}
     assert f"q4 between gives the same tokens {floats['exact, q4']} as fast, q8 {floats['exact, q8']}" in words
-    assert f"fast already, q4 has {said['viasd', 'exact, q4']}." in words
-    assert f"calibrated tiers {said['viasd', 'calibrated']}, and q8 as the target {said['viasd', 'q8 alone']}" in words
+    assert f"close: calibrated tiers {floats['calibrated']}" in words
+    assert f"q8 as the target {floats['q8 alone']} with 1.2 %" in words
+    over = ratio_of(rows, "exact, q4", "transformers")
+    assert over is not None
+    assert f"that is {over[0]:.2f}× transformers" in words
+    codes = {arm: said["viasd", arm] for arm in ("exact, q4", "calibrated", "q8 alone")}
+    assert f"exact tiers on q4 have {codes['exact, q4']}, calibrated tiers {codes['calibrated']}," in words
+    assert f"and q8 as the target {codes['q8 alone']} with 0.06 %" in words
 
 
 def test_what_the_pages_say_of_routes_is_what_was_found(root: Path) -> None:
