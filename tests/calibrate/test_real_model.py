@@ -28,6 +28,7 @@ def test_q4_under_fp32(tmp_path: Path) -> None:
     out = tmp_path / "route.json"
     file = calibrate(loaded, Drafting("ngram", NgramDrafter, 5, {}), "q4", prompts, plan, out)
     first, last = file.calibrated["grid"][:2]
+    assert (first["gate"]["reread"], last["gate"].get("reread")) == (12, None)
     assert first["certified"]
     assert first["mean_loss"] <= last["mean_loss"] < 0.4
     assert first["decided"]["target"] > last["decided"]["target"] == 0.0

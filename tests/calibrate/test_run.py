@@ -13,7 +13,7 @@ from slimtier.calibrate.journal import Answer
 from slimtier.calibrate.plan import Plan
 from slimtier.calibrate.report import text_of
 from slimtier.calibrate.run import ROWS, RouteTrials, choose_prompts, fastest
-from slimtier.calibrate.trial import Trial
+from slimtier.calibrate.trial import Trial, gate_values
 from slimtier.errors import ConfigError, InputError
 from slimtier.loading import Loaded
 from slimtier.models.route_file import ModelIdentity, RouteFile, find_route
@@ -278,6 +278,14 @@ def test_the_fastest_is_taken_and_the_safest_of_equals() -> None:
 def test_a_plan_that_cannot_be_is_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Plan(**values)
+
+
+def test_gates_that_ask_read_little_anew() -> None:
+    gates = Plan(margins=(2.0, 0.0), accepts=(0.9,)).path(12)
+    assert [gate.reread for gate in gates.values()] == [12, None, None], "the others do not ask"
+    assert list(gates) == ["accept 1.0, margin 2.0, reread 12", "accept 1.0", "accept 0.9"]
+    for gate in gates.values():
+        assert Gate(**gate_values(gate)) == gate
 
 
 def test_the_report(tmp_path: Path) -> None:
