@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 import torch
 
@@ -46,14 +46,18 @@ def prefill(
             drafter.read([Reading(key, prompt, start, part) for key, prompt, (start, _), part in found if len(part)])
 
 
+def common_length(rows: Seq[Seq[int]]) -> int:
+    """How many tokens all rows begin with."""
+    return sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*rows, strict=False)))
+
+
 def read_shared(
     target: Target, cache: Cache, prompts: Seq[Seq[int]], drafter: Drafter | None = None, keys: Seq[int] = ()
 ) -> int:
     """Before the prefill of an empty cache: what all prompts begin with, such as a system prompt, is read once, in the
     first row, and the others become what that row is. Returns how many tokens that is; too few are left alone."""
     first, others = prompts[0], prompts[1:]
-    shared = min(map(len, prompts)) - 1
-    shared = next((i for i in range(shared) if any(prompt[i] != first[i] for prompt in others)), shared)
+    shared = common_length([prompt[:-1] for prompt in prompts])
     reads = drafter is not None and bool(drafter.capture)
     shared -= reads  # it pairs a position's features with the token after, which must be shared too
     if not others or shared < LEAST_SHARED:

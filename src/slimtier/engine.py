@@ -254,8 +254,7 @@ class Engine:
             return self.target.begin(len(rows), needed, inputs), needed
         row, kept = rows[0], self._kept
         if kept is not None and needed <= kept.capacity:
-            held = zip(kept.token_ids[: kept.cache.lengths[0]], row.token_ids[:-1], strict=False)
-            shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], held))
+            shared = decode.common_length([kept.token_ids[: kept.cache.lengths[0]], row.token_ids[:-1]])
             shared = min(shared, kept.cache.verified[0])  # not what a slim verifier wrote
             if self.drafter.capture:  # it pairs a position's features with the token after, which must be shared too
                 shared = max(shared - 1, 0)

@@ -94,7 +94,7 @@ def join(
 
     paper = tiers == "paper"
     gate = read_gate(settings) if paper else calibrated_gate(file, target, drafter, num_speculative_tokens)
-    check_shared(gate, slim_route)
+    check_reread(gate, slim_route)
     return Joined(drafter, TieredVerifier(target, slim, gate, tiers), num_speculative_tokens)
 
 
@@ -107,7 +107,7 @@ def verify_on(drafter: Drafter, route: Route, target: Target) -> None:
         drafter.verified_at("q4" if "q4" in route.precisions else "q8" if route.precisions else price_of(target.info))
 
 
-def check_shared(gate: Gate, route: Route) -> None:
+def check_reread(gate: Gate, route: Route) -> None:
     """Raises ConfigError where the target could not go on from what the slim verifier writes."""
     if gate.reread is not None and not all(route.runs_attention):
         raise ConfigError(
