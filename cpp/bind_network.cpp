@@ -143,12 +143,13 @@ void bind_network(nb::module_& m) {
         nb::gil_scoped_release release;
         d.logits(hidden.data(), rows, out.data());
       })
-      .def("argmax", [](Decoder& d, ConstFloats hidden, Ids ids, Floats values) {
+      .def("argmax", [](Decoder& d, ConstFloats hidden, Ids ids, Floats values, std::optional<Floats> seconds) {
         const int64_t rows = rows_of(d, hidden);
-        require(int64_t(ids.size()) == rows && int64_t(values.size()) == rows, "ids and values must be [m]");
+        require(int64_t(ids.size()) == rows && int64_t(values.size()) == rows && (!seconds || int64_t(seconds->size()) == rows),
+                "ids, values and seconds must be [m]");
         nb::gil_scoped_release release;
-        d.argmax(hidden.data(), rows, ids.data(), values.data());
-      })
+        d.argmax(hidden.data(), rows, ids.data(), values.data(), seconds ? seconds->data() : nullptr);
+      }, nb::arg("hidden"), nb::arg("ids"), nb::arg("values"), nb::arg("seconds").none() = nb::none())
       .def("topk", &topk_dict)
       .def("timing", [](const Decoder& d) { return timing_dict(d.timing()); })
       .def("reset_timing", &Decoder::reset_timing);

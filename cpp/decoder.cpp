@@ -85,9 +85,9 @@ void Decoder::logits(const float* hidden, int64_t m, float* out) {
   });
 }
 
-void Decoder::argmax(const float* hidden, int64_t m, int32_t* ids, float* values) {
+void Decoder::argmax(const float* hidden, int64_t m, int32_t* ids, float* values, float* seconds) {
   Winners& winners = scratch_->winners;
-  winners.size(m, row_chunks(*head_), false);
+  winners.size(m, row_chunks(*head_), seconds != nullptr ? Winners::Also::seconds : Winners::Also::nothing);
   over_head_chunks(hidden, m, [&](int64_t first, int64_t rows, int64_t t, int64_t count, const float* scores, int) {
     for (int64_t i = 0; i < count; ++i) winners.take(t + i, first / kRowsChunk, scores + i * rows, rows, first, nullptr);
   });
@@ -95,6 +95,7 @@ void Decoder::argmax(const float* hidden, int64_t m, int32_t* ids, float* values
     const Winner winner = winners.merge(i);
     ids[i] = winner.id;
     values[i] = winner.value;
+    if (seconds != nullptr) seconds[i] = winner.second;
   }
 }
 

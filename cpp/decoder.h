@@ -33,7 +33,8 @@ class Decoder {
 
   void forward(const Pass& pass);
   void logits(const float* hidden, int64_t m, float* out);                     // [m, vocab]
-  void argmax(const float* hidden, int64_t m, int32_t* ids, float* values);    // NaN wins, so that it is seen
+  // The best logit of each row, and if `seconds` is not null the second best; NaN wins, so that it is seen.
+  void argmax(const float* hidden, int64_t m, int32_t* ids, float* values, float* seconds);
   TopK topk(const float* hidden, int64_t m, int64_t k);
 
   const Network& network() const { return network_; }

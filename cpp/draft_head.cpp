@@ -34,7 +34,7 @@ void DraftHead::begin(int64_t m, int threads, bool probabilities) {
     middle_input_.size_for(m, parts_.down->n, {parts_.rows.get()});
   }
   chunk_.resize(size_t(threads) * kTokensChunk * kRowsChunk);
-  row_winners_.size(m, row_chunks(*parts_.rows), probabilities && exact_.n == 0);
+  row_winners_.size(m, row_chunks(*parts_.rows), probabilities && exact_.n == 0 ? Winners::Also::sums : Winners::Also::nothing);
   if (exact_.n > 0) {
     const int64_t together = std::min(m, kRoutedTokens);
     if (int64_t(select_.size()) < together) select_.resize(size_t(together));

@@ -14,7 +14,7 @@ import torch
 from slimtier.decode import prefill
 from slimtier.drafters.base import DraftContext, Drafter, Reading
 from slimtier.errors import NonFiniteError
-from slimtier.models.base import TargetInfo
+from slimtier.models.base import BestTwo, TargetInfo, reduced
 from slimtier.sampling import Noise, choose, process, target_token
 from slimtier.types import Draft, Route, SamplingParams, Verdict
 from slimtier.verifiers.base import Verifier, VerifyRow
@@ -144,11 +144,11 @@ class StubTarget:
     def weight(self, name: str) -> torch.Tensor:
         return torch.stack([seeded_normal(self.info.hidden_size, name, i) for i in range(self.info.vocab_size)])
 
-    def head(self, hidden: torch.Tensor, reduce: str = "logits") -> torch.Tensor | list[int]:
+    def head(self, hidden: torch.Tensor, reduce: str = "logits") -> torch.Tensor | list[int] | BestTwo:
         self.heads.append((reduce, hidden.shape[0]))
         if not bool(torch.isfinite(hidden).all()):
             raise NonFiniteError("the model's output is not finite: check its weights")
-        return hidden.argmax(-1).tolist() if reduce == "argmax" else hidden.clone()
+        return reduced(hidden.clone(), reduce)
 
 
 def plain_tokens(

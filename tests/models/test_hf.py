@@ -49,6 +49,9 @@ def test_any_chunking_gives_the_models_own_logits(family: str) -> None:
         assert cache.lengths == [20]
         assert_close(target.head(torch.cat(hidden)), expected)
     assert target.head(torch.cat(hidden), "argmax") == expected.argmax(-1).tolist()
+    ids, best = target.head(torch.cat(hidden), "best two")
+    assert ids == expected.argmax(-1).tolist()
+    assert_close(best, expected.topk(2).values.T)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

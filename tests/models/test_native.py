@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
 
 from slimtier.errors import ConfigError, InputError
 from slimtier.models import native
@@ -11,7 +12,7 @@ from slimtier.models.native import NativeTarget, load_native, open_weights
 from slimtier.models.native_torch import TorchTarget
 from slimtier.models.resolve import resolve
 from slimtier.types import Route
-from tests.models.native_models import FAMILIES, save
+from tests.models.native_models import FAMILIES, SIZES, save
 
 TOKENS = torch.randint(3, 96, (40,), generator=torch.Generator().manual_seed(7)).tolist()
 
@@ -55,6 +56,9 @@ def test_same_bits_whatever_the_chunks_the_batch_and_the_threads(family, precisi
         hidden = torch.cat([target.forward(part, cache, [len(part)])[0] for part in parts])
         assert torch.equal(target.head(hidden), logits)
         assert target.head(hidden, "argmax") == logits.argmax(-1).tolist()
+        ids, best = target.head(hidden, "best two")
+        assert ids == logits.argmax(-1).tolist()
+        assert torch.equal(best, logits.topk(2).values.T)
     # ragged rows: row 1 takes the first 30 tokens in two uneven parts while others come and go
     cache = target.begin(3, 64)
     first, _ = target.forward(TOKENS[:5] + TOKENS[:11] + TOKENS[:1], cache, [5, 11, 1])
@@ -172,6 +176,31 @@ def test_bad_requests_say_why(llama):
         target.forward([96], cache, [1])
     with pytest.raises(InputError, match="cannot be cropped to 3"):
         cache.crop([3])
+
+
+@pytest.mark.parametrize("equal", [(), (3, 4), (255, 256), (5, 690)])
+def test_the_best_two_of_a_head_in_several_chunks(tmp_path, equal):
+    """The second best beside the best one, or in another chunk of the head's rows; or as good."""
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SIZES, "vocab_size": 700}))
+    with torch.no_grad():
+        model.lm_head.weight.normal_()
+        if equal:
+            model.lm_head.weight[list(equal)] = 100.0
+    model.save_pretrained(tmp_path)
+    target, hidden = load_native(resolve(str(tmp_path)), precision="fp32", threads=3), torch.rand(300, 64)
+    logits = target.head(hidden)
+    ids, best = target.head(hidden, "best two")
+    assert ids == logits.argmax(-1).tolist()
+    assert torch.equal(best, logits.topk(2).values.T)
+    where = logits.topk(2).indices
+    if equal:
+        assert set(ids) == {min(equal)}
+        assert torch.equal(best[0], best[1])
+    else:
+        together = (where // 256).diff() == 0
+        assert 50 < int(together.sum()) < 250, "both are met"
+    assert target.head(hidden[:0], "best two")[1].shape == (2, 0)
 
 
 def test_no_tokens_is_no_work(llama):

@@ -62,6 +62,7 @@ def test_a_slim_verifier_is_the_target_on_its_route(target: NativeTarget, name: 
     logits = target.head(hidden, route=route)
     assert torch.equal(slim.head(hidden), logits)
     assert slim.head(hidden, "argmax") == logits.argmax(-1).tolist()
+    assert torch.equal(slim.head(hidden, "best two")[1], logits.topk(2).values.T)
     assert torch.equal(slim.weight("head"), target.weight("head"))
     whole, _ = feed(target, target.begin(1, 64), TOKENS)
     assert torch.equal(hidden, whole) == (name == "none")

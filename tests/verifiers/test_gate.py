@@ -24,6 +24,8 @@ GATES = {
     "nothing read anew": Gate(0.6, 0.4, margin=0.3, reread=0),
     "little read anew": Gate(0.6, 0.4, margin=0.3, reread=5),
     "all unsure": Gate(margin=INF),
+    "its own best or none": Gate(1.0, 0.0, margin=0.4),
+    "its own best or little read anew": Gate(2.0, 0.0, margin=0.4, reread=5),
 }
 
 
@@ -49,6 +51,9 @@ def test_every_token_is_decided_as_the_rule_says(name: str) -> None:
         for drafted in (*range(7), None):
             decider = gate.decide(logits, drafted)
             assert decider == naive(gate, logits.tolist(), drafted), (seed, drafted)
+            if gate.by_best_two:
+                best, second = logits.topk(2).values
+                assert gate.decide_by_best_two(best, second, drafted == int(logits.argmax())) == decider
             seen.add(decider)
             if drafted is not None:
                 assert region[drafted] == (decider == "target")
@@ -58,6 +63,7 @@ def test_every_token_is_decided_as_the_rule_says(name: str) -> None:
         "slim alone": {"slim"},
         "target alone": {"target"},
         "all unsure": {"target"},
+        "its own best or little read anew": {"slim", "target"},
     }.get(name, {"drafter", "slim", "target"})
 
 

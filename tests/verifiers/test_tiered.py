@@ -69,18 +69,35 @@ def test_greedy_output_is_the_rules(name: str, drafter: str) -> None:
         prefills = math.ceil((len(prompt) - 1) / 64)
         fed = [lengths[0] for route, lengths in target.log if route is None]
         assert fed[prefills:] == naive.fed
+    assert {reduce for reduce, _ in target.heads} <= ({"best two", "argmax"} if gate.by_best_two else {"logits"})
     if drafter == "guesses" and name in ("default", "conservative", "aggressive", "margin"):
         assert min(deciders["drafter"], deciders["slim"], deciders["target"]) > 3
+
+
+@pytest.mark.parametrize("name", [name for name, gate in GATES.items() if gate.by_best_two and not gate.slim_alone])
+def test_who_needs_logits_gets_them_and_the_same_tokens(name: str) -> None:
+    """A row that asks for log probabilities, and the rows decoded beside it."""
+    target = noisy()
+    found = []
+    for logprobs in (None, 2):
+        target.heads.clear()
+        rows = [make_row(target, i, prompt, stop=StopParams(30)) for i, prompt in enumerate(PROMPTS[:2])]
+        rows.append(make_row(target, 2, PROMPTS[2], stop=StopParams(30), logprobs=logprobs))
+        decode_rows(target, guesses(target), rows, 4, tiered(target, GATES[name]))
+        found.append([(row.token_ids, row.deciders, row.counters.tiers.target_calls) for row in rows])
+        assert [len(row.logprobs) for row in rows] == [0, 0, 30 if logprobs else 0]
+        assert ("logits" in dict(target.heads)) == bool(logprobs)
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("setting", GREEDY)
 def test_options_act_on_both_models_at_every_slot(setting: str) -> None:
     target, params = noisy(vocab_size=96, order=1), GREEDY[setting]
-    gate = Gate(0.6, 0.3, margin=0.2)
-    row = make_row(target, 0, PROMPTS[0], params, StopParams(40))
-    decode_rows(target, guesses(target), [row], 5, tiered(target, gate))
-    naive = by_the_rule(target, gate, PROMPTS[0], 40, guesses(target), 5, params=params)
-    assert (row.token_ids, row.deciders) == (naive.tokens, naive.deciders)
+    for gate in (Gate(0.6, 0.3, margin=0.2), Gate(1.0, 0.0, margin=0.2)):
+        row = make_row(target, 0, PROMPTS[0], params, StopParams(40))
+        decode_rows(target, guesses(target), [row], 5, tiered(target, gate))
+        naive = by_the_rule(target, gate, PROMPTS[0], 40, guesses(target), 5, params=params)
+        assert (row.token_ids, row.deciders) == (naive.tokens, naive.deciders)
 
 
 class Lettered(StubTarget):

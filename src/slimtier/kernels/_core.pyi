@@ -104,8 +104,9 @@ class Decoder:
         `capture`, the residual stream after it, features [len(capture), N, hidden]."""
     def logits(self, hidden: Floats, out: Floats, /) -> None:
         """out [m, vocab] from hidden [m, hidden]."""
-    def argmax(self, hidden: Floats, ids: NDArray[np.int32], values: Floats, /) -> None:
-        """The largest logit of each row and its lowest id, ids and values [m]; a NaN wins, so that it is seen."""
+    def argmax(self, hidden: Floats, ids: NDArray[np.int32], values: Floats, seconds: Floats | None = None) -> None:
+        """The largest logit of each row and its lowest id, and the second largest, ids, values and seconds [m]; a NaN
+        wins, so that it is seen."""
     def topk(self, hidden: Floats, k: int, /) -> TopK: ...
     def timing(self) -> dict[str, int]:
         """Nanoseconds since the last reset, by kind of work: linear, attention, other, head."""

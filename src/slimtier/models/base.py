@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, overload
 
 from slimtier.types import Route
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 VocabWeight = Literal["embedding", "head"]
+Reduce = Literal["logits", "argmax", "best two"]
+BestTwo: TypeAlias = "tuple[list[int], torch.Tensor]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,24 @@ class Target(Protocol):
     def head(self, hidden: torch.Tensor, reduce: Literal["logits"] = "logits") -> torch.Tensor: ...
     @overload
     def head(self, hidden: torch.Tensor, reduce: Literal["argmax"]) -> list[int]: ...
+    @overload
+    def head(self, hidden: torch.Tensor, reduce: Literal["best two"]) -> BestTwo: ...
+    @overload
+    def head(self, hidden: torch.Tensor, reduce: Reduce) -> torch.Tensor | list[int] | BestTwo: ...
 
-    def head(self, hidden: torch.Tensor, reduce: str = "logits") -> torch.Tensor | list[int]:
-        """logits: float32 [M, vocab]. argmax: the M token ids, logits never written; the lowest id wins a tie.
+    def head(self, hidden: torch.Tensor, reduce: str = "logits") -> torch.Tensor | list[int] | BestTwo:
+        """logits: float32 [M, vocab]. argmax: the M token ids, logits never written; the lowest id wins a tie. best
+        two: the argmax, and the values of the best two logits, float32 [2, M]; equal where two are best.
         Raises NonFiniteError when a row is not finite."""
 
     def weight(self, name: VocabWeight) -> torch.Tensor:
         """The matrix of the token embeddings (before any scale) or of the head, float32 [vocab, hidden]: what a
         drafter may share."""
+
+
+def reduced(logits: torch.Tensor, reduce: str) -> torch.Tensor | list[int] | BestTwo:
+    """What `Target.head` returns, from logits [M, vocab] that were written."""
+    if reduce == "logits":
+        return logits
+    ids = logits.argmax(-1).tolist()
+    return (ids, logits.topk(2, sorted=True).values.T) if reduce == "best two" else ids

@@ -11,7 +11,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from slimtier.errors import ConfigError, InputError, NonFiniteError, UnsupportedError
-from slimtier.models.base import Cache, TargetInfo, VocabWeight
+from slimtier.models.base import BestTwo, Cache, Reduce, TargetInfo, VocabWeight, reduced
 from slimtier.models.hf_cache import HfCache, Row, cache_argument, new_row
 from slimtier.models.hf_load import (
     decoder_layers,
@@ -125,9 +125,13 @@ class HfTarget:
     def head(self, hidden: torch.Tensor, reduce: Literal["logits"] = "logits") -> torch.Tensor: ...
     @overload
     def head(self, hidden: torch.Tensor, reduce: Literal["argmax"]) -> list[int]: ...
+    @overload
+    def head(self, hidden: torch.Tensor, reduce: Literal["best two"]) -> BestTwo: ...
+    @overload
+    def head(self, hidden: torch.Tensor, reduce: Reduce) -> torch.Tensor | list[int] | BestTwo: ...
 
     @torch.inference_mode()
-    def head(self, hidden: torch.Tensor, reduce: str = "logits") -> torch.Tensor | list[int]:
+    def head(self, hidden: torch.Tensor, reduce: str = "logits") -> torch.Tensor | list[int] | BestTwo:
         """See `Target.head`. The model itself computes the logits, with `hidden` in its decoder's place, so that
         whatever it does around its head (scales, soft caps, biases) is done."""
         if not len(hidden):
@@ -140,7 +144,7 @@ class HfTarget:
                     f"row {finite.index(False)} of the logits is not finite (NaN or infinity); "
                     "check the weights, or use precision fp32"
                 )
-        return logits.argmax(-1).tolist() if reduce == "argmax" else logits
+        return reduced(logits, reduce)
 
     def weight(self, name: VocabWeight) -> torch.Tensor:
         """See `Target.weight`."""

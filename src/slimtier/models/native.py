@@ -170,11 +170,11 @@ class NativeTarget:
         """See `Target.head`."""
         rows = hidden.numpy()
         decoder = self._decoder_on(route)
-        if reduce == "argmax":
-            ids, values = np.empty(len(rows), dtype=np.int32), np.empty(len(rows), dtype=np.float32)
-            decoder.argmax(rows, ids, values)
-            _require_finite(bool(np.isfinite(values).all()), self.info.name)
-            return ids.tolist()
+        if reduce != "logits":
+            ids, values = np.empty(len(rows), dtype=np.int32), np.empty((2, len(rows)), dtype=np.float32)
+            decoder.argmax(rows, ids, values[0], values[1] if reduce == "best two" else None)
+            _require_finite(bool(np.isfinite(values[0]).all()), self.info.name)
+            return (ids.tolist(), torch.from_numpy(values)) if reduce == "best two" else ids.tolist()
         logits = torch.empty((len(rows), self.config.vocab.size))
         decoder.logits(rows, logits.numpy())
         # min and max are finite iff all are: half the cost of an elementwise test

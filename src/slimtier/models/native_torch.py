@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from slimtier.errors import ConfigError, InputError, NonFiniteError
 from slimtier.kernels import naive
-from slimtier.models.base import Cache, TargetInfo, VocabWeight
+from slimtier.models.base import Cache, TargetInfo, VocabWeight, reduced
 from slimtier.models.config import NativeConfig
 from slimtier.models.rope import rope_tables
 from slimtier.models.rows import Rows, normal_route, refuse_precisions
@@ -220,7 +220,7 @@ class TorchTarget:
         logits = naive.softcap(logits, self.config.vocab.softcap)
         if not bool(logits.isfinite().all()):
             raise NonFiniteError(f"{self.info.name} gave logits that are not finite; check the weights, or use fp32")
-        return logits.argmax(-1).tolist() if reduce == "argmax" else logits
+        return reduced(logits, reduce)
 
     def weight(self, name: VocabWeight) -> torch.Tensor:
         """See `Target.weight`."""

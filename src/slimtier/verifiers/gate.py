@@ -59,7 +59,19 @@ class Gate:
     @property
     def slim_alone(self) -> bool:
         """Whether at temperature 0 the slim verifier's own best token is always output, and the target never asked."""
-        return self.accept >= 1.0 and self.escalate == 0.0 and self.margin == 0.0
+        return self.by_best_two and self.margin == 0.0
+
+    @property
+    def by_best_two(self) -> bool:
+        """Whether at temperature 0 the slim verifier's best two logits are all that decides: its own best token is
+        output, or the target is asked."""
+        return self.accept >= 1.0 and self.escalate == 0.0
+
+    def decide_by_best_two(self, best: torch.Tensor, second: torch.Tensor, agrees: bool) -> Decider:
+        """`decide` where `by_best_two` holds: from the best two logits, and whether the best is the drafted token's."""
+        if self.margin > 0.0 and bool(second > best - self.margin):
+            return "target"
+        return "drafter" if agrees and self.accept <= 1.0 else "slim"
 
     def decide(self, logits: torch.Tensor, drafted: int | None) -> Decider:
         """Who decides, from the slim verifier's processed logits [vocab]; None: nothing was drafted here, so either

@@ -14,6 +14,7 @@ from slimtier.sampling import (
     accept_probability,
     is_greedy,
     judge,
+    needs_logits,
     probabilities,
     process,
     residual,
@@ -21,20 +22,22 @@ from slimtier.sampling import (
     target_token,
 )
 from slimtier.types import Decider, Draft, Verdict
-from slimtier.verifiers.block import check_draft, logprobs_of, refuse_gumbel, verify_blocks
+from slimtier.verifiers.block import Scores, check_draft, logprobs_of, refuse_gumbel, verify_blocks
 
 if TYPE_CHECKING:
-    from slimtier.models.base import Cache, Target
+    from slimtier.models.base import Cache, Reduce, Target
     from slimtier.verifiers.base import VerifyRow
     from slimtier.verifiers.gate import Gate
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What a model said of one row's slots: logits [len(draft) + 1, vocab], captured states [len(draft) + 1, ...]."""
+    """What a model said of one row's slots: logits [len(draft) + 1, vocab] or the argmax of each, captured states
+    [len(draft) + 1, ...], and beside the slim verifier's argmax the best two logits [2, len(draft) + 1]."""
 
-    logits: torch.Tensor
+    scores: Scores
     features: torch.Tensor | None
+    best: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -101,7 +104,8 @@ class TieredVerifier:
             return self._alone(verify_blocks(self.slim, rows, drafts, cache, capture=capture))
         fed = [(row.token_ids[-1], *draft.token_ids) for row, draft in zip(rows, drafts, strict=True)]
         resume = self._resume(cache)  # before the pass: a slim verifier that skips nothing adds to `verified`
-        blocks = run(self.slim, fed, cache, capture)
+        fused = self.gate.by_best_two and all(row.logprobs is None and not needs_logits(row.sampling) for row in rows)
+        blocks = run(self.slim, fed, cache, capture, reduce="best two" if fused else "logits")
         scans = [
             _Scan(row, draft, block, list(row.token_ids), [])
             for row, draft, block in zip(rows, drafts, blocks, strict=True)
@@ -137,23 +141,31 @@ class TieredVerifier:
         needed for the next one."""
         while not scan.ended:
             try:
-                logits = process(
-                    scan.slim.logits[scan.slot], scan.history, scan.row.num_prompt_tokens, scan.row.sampling
-                )
-                decider = self.gate.decide(logits, scan.drafted)
+                decider, own = self._decide(scan)
                 if decider == "target":
                     return True
                 if decider == "drafter":
                     assert scan.drafted is not None
                     scan.put(scan.drafted, True, "drafter")
                     continue
-                own = target_token(logits, scan.row.sampling, scan.row.noise, len(scan.history))
             except Exception:
                 if scan.slot == 0:
                     raise
                 return False  # past the row's end, it may be; see `verify_blocks`
             scan.put(own, own == scan.drafted, "slim")
         return False
+
+    def _decide(self, scan: _Scan) -> tuple[Decider, int]:
+        """Who decides the next slot, and the slim verifier's own token, if that is who."""
+        row, slot = scan.row, scan.slot
+        if isinstance(scan.slim.scores, list):
+            own = scan.slim.scores[slot]
+            best, second = scan.slim.best[:, slot]
+            return self.gate.decide_by_best_two(best, second, own == scan.drafted), own
+        logits = process(scan.slim.scores[slot], scan.history, row.num_prompt_tokens, row.sampling)
+        decider = self.gate.decide(logits, scan.drafted)
+        is_own = decider == "slim"
+        return decider, target_token(logits, row.sampling, row.noise, len(scan.history)) if is_own else -1
 
     def _escalate(
         self,
@@ -171,7 +183,9 @@ class TieredVerifier:
         for index in escalated:
             scan = scans[index]
             fed[index] = (*scan.row.token_ids[resume[index] :], *scan.draft.token_ids)
-        blocks = run(self.target, fed, cache, capture, [1 + len(scan.draft.token_ids) for scan in scans])
+        wanted = [1 + len(scan.draft.token_ids) for scan in scans]
+        fused = isinstance(scans[0].slim.scores, list)
+        blocks = run(self.target, fed, cache, capture, wanted, "argmax" if fused else "logits")
         for index in escalated:
             self._check(scans[index], blocks[index])
         return {index: blocks[index] for index in escalated}
@@ -181,8 +195,11 @@ class TieredVerifier:
         first = scan.slot
         while not scan.ended:
             slot, drafted, row = scan.slot, scan.drafted, scan.row
+            if isinstance(block.scores, list):
+                scan.put(block.scores[slot], block.scores[slot] == drafted, "target")
+                continue
             try:
-                logits = process(block.logits[slot], scan.history, row.num_prompt_tokens, row.sampling)
+                logits = process(block.scores[slot], scan.history, row.num_prompt_tokens, row.sampling)
                 if drafted is None:
                     scan.put(target_token(logits, row.sampling, row.noise, len(scan.history)), False, "target")
                     continue
@@ -206,7 +223,8 @@ class TieredVerifier:
             return token, token == drafted
         if probs is None:
             return judge(drafted, None, logits, row.sampling, row.noise, len(scan.history))
-        slim = process(scan.slim.logits[scan.slot], scan.history, row.num_prompt_tokens, row.sampling)
+        assert isinstance(scan.slim.scores, torch.Tensor)
+        slim = process(scan.slim.scores[scan.slot], scan.history, row.num_prompt_tokens, row.sampling)
         restricted = probs * self.gate.region(slim).to(probs.device)
         restricted = restricted / restricted.sum()
         if row.noise.uniform() < accept_probability(float(target_probs[drafted]), float(restricted[drafted])):
@@ -219,14 +237,14 @@ class TieredVerifier:
         said = scan.slim if checked is None else checked
         features, lagged = said.features, tuple[int, ...]()
         if features is not None:
-            lag = len(features) - len(said.logits)  # states before the block, which the target gave anew
+            lag = len(features) - len(said.scores)  # states before the block, which the target gave anew
             features, lagged = features[: lag + kept], tuple(scan.row.token_ids[start - lag :])
         return Verdict(
             token_ids=token_ids,
             accepted=scan.accepted,
             examined=min(kept, len(scan.draft.token_ids)),
             deciders=tuple(scan.deciders),
-            logprobs=logprobs_of(said.logits, token_ids, scan.row.logprobs),
+            logprobs=logprobs_of(said.scores, token_ids, scan.row.logprobs),
             features=features,
             target_calls=0 if checked is None else 1,
             slim_calls=1 + scan.draft.slim_calls,
@@ -264,9 +282,10 @@ class ObservingVerifier:
 
     def _gated(self, row: VerifyRow, draft: Draft, block: _Block, examined: int) -> tuple[Decider, ...]:
         deciders = []
+        assert isinstance(block.scores, torch.Tensor)
         for slot, token in enumerate(draft.token_ids[:examined]):
             history = [*row.token_ids, *draft.token_ids[:slot]]
-            logits = process(block.logits[slot], history, row.num_prompt_tokens, row.sampling)
+            logits = process(block.scores[slot], history, row.num_prompt_tokens, row.sampling)
             deciders.append(self.gate.decide(logits, token))
         return tuple(deciders)
 
@@ -277,17 +296,21 @@ def run(
     cache: Cache,
     capture: Sequence[int] = (),
     wanted: Sequence[int] | None = None,
+    reduce: Reduce = "logits",
 ) -> list[_Block]:
-    """Append each row's tokens to the cache: the logits of the last wanted[r] of them (None: of all), and what is
-    captured of all."""
+    """Append each row's tokens to the cache: what the head says of the last wanted[r] of them (None: of all), and what
+    is captured of all."""
     lengths = [len(tokens) for tokens in fed]
     hidden, streams = model.forward([token for tokens in fed for token in tokens], cache, lengths, capture=capture)
     ends = list(accumulate(lengths))
     counts = [min(w, n) for w, n in zip(wanted or lengths, lengths, strict=True)]
-    logits = model.head(torch.cat([hidden[end - count : end] for end, count in zip(ends, counts, strict=True)]))
+    found = model.head(torch.cat([hidden[end - count : end] for end, count in zip(ends, counts, strict=True)]), reduce)
+    scores, best = found if isinstance(found, tuple) else (found, torch.empty(2, 0))
     packed = torch.cat(streams, -1) if streams else None
     parts = zip(ends, lengths, accumulate(counts), counts, strict=True)
     return [
-        _Block(logits[to - count : to], None if packed is None else packed[end - length : end])
+        _Block(
+            scores[to - count : to], None if packed is None else packed[end - length : end], best[:, to - count : to]
+        )
         for end, length, to, count in parts
     ]
