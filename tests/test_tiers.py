@@ -135,6 +135,7 @@ def test_nested_routes_go_from_the_dearest_to_the_cheapest(routes: str) -> None:
 
 EVIDENCE = {
     "drafter": "mixed",
+    "drafts": "mixed",
     "num_speculative_tokens": 5,
     "precision": "fp32",
     "runtime": "native",
@@ -146,6 +147,7 @@ EVIDENCE = {
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"drafts": "another"}, "calibrated with drafts another, and this is mixed"),
         ({"drafter": "ngram"}, "calibrated with drafter ngram, and this is mixed"),
         ({"num_speculative_tokens": 7}, "calibrated with num_speculative_tokens 7, and this is 5"),
         ({"precision": "q8"}, "calibrated with precision q8, and this is fp32"),

@@ -185,12 +185,14 @@ def read_gate(settings: Mapping[str, Any]) -> Gate:
 def calibrated_gate(file: RouteFile | None, target: Target, drafter: Drafter, num_speculative_tokens: int) -> Gate:
     """The gate that `slimtier calibrate` chose. Raises ConfigError where there is none, or where its evidence is about
     another drafter, length of drafts or precision."""
+    from slimtier.drafters.base import identity_of
     from slimtier.verifiers.gate import Gate
 
     if file is None or not file.calibrated:
         raise ConfigError("the route is not calibrated: run `slimtier calibrate` on it")
     asked = {
         "drafter": drafter.name,
+        "drafts": identity_of(drafter),
         "num_speculative_tokens": num_speculative_tokens,
         "precision": target.info.precision,
         "runtime": target.info.runtime,

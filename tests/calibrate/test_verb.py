@@ -76,6 +76,7 @@ def test_a_table_and_a_file(prompts: Path, loads: Loads) -> None:
         {"min_ngram": 2},
         5,
     )
+    assert found["drafts"] == "ngram 2-4"
     assert (found["prompts"], found["max_new_tokens"]) == (10, 4)
 
 

@@ -130,5 +130,6 @@ def test_a_token_costs_more_beside_a_cheap_step():
     assert stored == {"": "fp32", "f32": "fp32", "q4": "fp32 of codes", "q8": "fp32 of codes"}
     assert price_of(replace(info, precision="q4", stored="q4")) == "q4"
     drafters = [AutoDrafter(precision=name) for name in ("fp32", "fp32 of codes", "q8", "q4")]
-    for costs in ([one._drawn for one in drafters], [one._greedy for one in drafters]):
-        assert [one.per_token for one in costs] == sorted({one.per_token for one in costs})
+    drawn, greedy = ([getattr(one, costs).per_token for one in drafters] for costs in ("_drawn", "_greedy"))
+    assert drawn == sorted(set(drawn))
+    assert all(greedy[0] < other < beside for other, beside in zip(greedy[1:], drawn[1:], strict=True))

@@ -11,6 +11,7 @@ from slimtier.audit import audit
 from slimtier.calibrate.bounds import p_value
 from slimtier.calibrate.journal import Answer, Journal
 from slimtier.calibrate.testing import filled, hopeless
+from slimtier.drafters.base import identity_of
 from slimtier.engine import Engine
 from slimtier.tiers import verify_on
 from slimtier.types import Decider
@@ -37,6 +38,11 @@ class Drafting:
     build: Callable[[], Drafter]
     num_speculative_tokens: int
     settings: Mapping[str, Any]
+
+    @property
+    def identity(self) -> str:
+        """Which drafter it is, see `identity_of`."""
+        return identity_of(self.build())
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,11 @@ class AutoDrafter:
         self._drawn = _fixed_costs(*DRAWN_SHARES.get(precision, DRAWN_SHARES_OTHERWISE))
         self._greedy = _fixed_costs(*GREEDY_SHARES.get(precision, GREEDY_SHARES_OTHERWISE))
 
+    @property
+    def identity(self) -> str:
+        """See `identity_of`."""
+        return ", ".join([self.name, self._ngram.identity, *([self.network.identity] if self.network else [])])
+
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
         drafts: list[Draft] = []
         by_network: dict[int, Asked] = {}

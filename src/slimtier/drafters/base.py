@@ -71,3 +71,8 @@ class Drafter(Protocol):
 
     def reset(self, keys: Sequence[int] | None = None) -> None:
         """Forget these sequences (None: all)."""
+
+
+def identity_of(drafter: Drafter) -> str:
+    """Which drafter this is, for evidence that holds for no other: its name, and what its drafts depend on."""
+    return str(getattr(drafter, "identity", drafter.name))

@@ -52,6 +52,12 @@ class ModelDrafter:
         self.vocab_size = target.info.vocab_size if vocab_size is None else vocab_size
         self._rows: dict[int, _Row] = {}
 
+    @property
+    def identity(self) -> str:
+        """See `identity_of`."""
+        kept = "" if self.route is None else f" on {'/'.join(self.route.sublayers)}"
+        return f"{self.name} {self.target.info.name} {self.target.info.precision}{kept}"
+
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
         return [self._propose_row(*each) for each in zip(contexts, limits, strict=True)]
 

@@ -47,6 +47,11 @@ class NgramDrafter:
         self.sizes = range(max_ngram, min_ngram - 1, -1)
         self._indexes: dict[int, _Index] = {}
 
+    @property
+    def identity(self) -> str:
+        """See `identity_of`."""
+        return f"{self.name} {self.sizes[-1]}-{self.sizes[0]}"
+
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
         return [self._propose_row(*each) for each in zip(contexts, limits, strict=True)]
 

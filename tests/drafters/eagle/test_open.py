@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import slimtier
 from slimtier.drafters.auto import AutoDrafter
+from slimtier.drafters.base import identity_of
 from slimtier.drafters.eagle import open as opening
 from slimtier.drafters.eagle.drafter import EagleDrafter
 from slimtier.drafters.eagle.open import find_draft, open_drafter, shipped_draft
@@ -46,6 +48,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def draft(model: Path) -> Path:
     engine = Engine.from_pretrained(model, drafter="none")
     return save_random(engine.target, model.parent / "draft", engine.tokenizer)
+
+
+def test_evidence_about_one_draft_is_not_about_another(model: Path, draft: Path, tmp_path: Path) -> None:
+    """Trained anew, run at another precision, ended earlier; where it lies does not matter."""
+    engine = Engine.from_pretrained(model, drafter="none")
+    moved = tmp_path / "moved"
+    copytree(draft, moved)
+    other = save_random(engine.target, tmp_path / "other", engine.tokenizer, seed=1)
+    given: list[dict[str, Any]] = [{"draft": draft}, {"draft": other}, {"draft": draft, "draft_precision": "fp32"}]
+    for drafter, more in (("eagle3", {"confidence": 0.5}), ("auto", {"max_ngram": 3})):
+        found = [Engine.from_pretrained(model, drafter=drafter, **one) for one in [*given, {"draft": draft, **more}]]
+        known = [identity_of(one.drafter) for one in found]
+        assert len(set(known)) == 4, known
+        assert identity_of(Engine.from_pretrained(model, drafter=drafter, draft=moved).drafter) == known[0]
 
 
 @pytest.mark.parametrize("runtime", ["native", "hf"])

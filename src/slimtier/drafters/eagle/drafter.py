@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -89,16 +89,29 @@ class EagleDrafter:
     are drafted by the head's argmax alone; the others draw as `next_token` does and report the distribution.
 
     Features wait until a draft is asked for, and then run as one stretch with the slot that the draft begins at.
+    `which` tells the draft from others.
     """
 
     def __init__(
-        self, runtime: Runtime, capture: tuple[int, ...], confidence: float = 0.0, name: str = "eagle3"
+        self,
+        runtime: Runtime,
+        capture: tuple[int, ...],
+        confidence: float = 0.0,
+        name: str = "eagle3",
+        which: Callable[[], str] = str,
     ) -> None:
         self.name = name
         self.capture = capture
         self.runtime = runtime
         self.confidence = confidence
+        self._which = which
         self._rows: dict[int, Row] = {}
+
+    @property
+    def identity(self) -> str:
+        """See `identity_of`."""
+        stop = f" from {self.confidence}" if self.confidence else ""
+        return f"{self.name} {self._which()}{stop}"
 
     def propose(self, contexts: Sequence[DraftContext], limits: Sequence[int]) -> list[Draft]:
         return [one.draft for one in self.draft(contexts, limits, [Stop(self.confidence)] * len(contexts))]

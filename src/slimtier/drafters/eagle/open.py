@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +41,8 @@ def open_drafter(
     _check(files, target.info, tokenizer)
     for note in files.notes:
         warnings.warn(f"{files.path}: {note}", stacklevel=2)
-    return EagleDrafter(_runtime(files, target, precision), files.config.capture, confidence)
+    which = partial(_digest, files.path, precision if precision != "auto" else f"{target.info.runtime}'s")
+    return EagleDrafter(_runtime(files, target, precision), files.config.capture, confidence, which=which)
 
 
 def shipped_draft(model: str) -> Path | None:
@@ -64,6 +67,15 @@ def find_draft(draft: str, info: TargetInfo) -> Path:
             f"no draft is shipped for {info.name}: give draft=DIRECTORY, or train one with `slimtier train`"
         )
     return shipped
+
+
+def _digest(path: Path, precision: str) -> str:
+    """Of the draft's files; large ones take a moment, so it is made when it is asked for."""
+    digest = hashlib.sha256()
+    for file in sorted(each for each in path.iterdir() if each.suffix in (".safetensors", ".bin")):
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return f"{digest.hexdigest()[:16]} at {precision}"
 
 
 def _runtime(files: DraftFiles, target: Target, precision: str) -> Runtime:
