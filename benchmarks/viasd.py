@@ -34,7 +34,7 @@ PRESETS = ("conservative", "default", "aggressive")
 STATS = ("num_target_calls", "num_slim_calls", "rejection_rate", "mean_acceptance_length", "num_output_tokens")
 TIMES = ("tokens_per_s", "time_to_first_token_s")
 TRANSFORMERS = "transformers"
-BASES = ("two tiers", "plain", TRANSFORMERS)
+BASES = ("two tiers", "plain", "q8 alone", TRANSFORMERS)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
