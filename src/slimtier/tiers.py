@@ -109,7 +109,7 @@ def verify_on(drafter: Drafter, route: Route, target: Target) -> None:
 
 def check_reread(gate: Gate, route: Route) -> None:
     """Raises ConfigError where the target could not go on from what the slim verifier writes."""
-    if gate.reread is not None and not all(route.runs_attention):
+    if gate.reread is not None and not route.fills_caches:
         raise ConfigError(
             "reread needs keys and values of every layer, and the route skips attention: leave it out, or choose "
             "a route of low precision"

@@ -144,6 +144,11 @@ class Route:
         return tuple(action != "skip" for action in self.attention)
 
     @property
+    def fills_caches(self) -> bool:
+        """Whether it writes keys and values in every layer, so that the whole target can go on from them."""
+        return all(self.runs_attention)
+
+    @property
     def runs_mlp(self) -> tuple[bool, ...]:
         return tuple(action != "skip" for action in self.mlp)
 

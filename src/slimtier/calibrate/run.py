@@ -105,7 +105,7 @@ def _route_of(name: str, target: Target) -> tuple[Route, RouteFile | None]:
 def _try(trials: Trials, chosen: Sequence[Sequence[int]]) -> tuple[tuple[Trial, ...], int, tuple[Trial, ...]]:
     """The gates tried, in their order, how many of the first are certified, and the paper's."""
     plan, route = trials.plan, trials.slim.route
-    reread = REREAD if all(route.runs_attention) else None
+    reread = REREAD if route.fills_caches else None
     tried: list[Trial] = []
 
     def p_values() -> Iterator[float]:

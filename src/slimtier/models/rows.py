@@ -80,7 +80,7 @@ class Rows:
             last = self._written[row][-1][1] if self._written[row] else None
             if last is None:
                 continue
-            if not all(last.runs_attention):
+            if not last.fills_caches:
                 raise InputError("the route skips attention, so the target has no keys and values to go on from")
             self._written[row] = (*self._written[row], (self.lengths[row], None))
 
