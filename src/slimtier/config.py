@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import tomllib
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from slimtier.errors import ConfigError
@@ -30,6 +32,15 @@ def json_or_text(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return float(text) if re.fullmatch(r"[+-]?(\.\d+|\d+\.)", text) else text
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says. Raises ConfigError for one that cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read the config {path}: {why}; give a TOML file") from error
 
 
 def read_dataclass(kind: type[T], values: Mapping[str, Any], where: str) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 from slimtier.bench.systems import OURS, TYPES, System, read_system
 from slimtier.bench.tasks import TASKS, task_of
-from slimtier.config import read_dataclass, refuse_unknown
-from slimtier.errors import ConfigError, InputError
+from slimtier.config import read_dataclass, read_toml, refuse_unknown
+from slimtier.errors import ConfigError
 from slimtier.kernels import available_threads
 from slimtier.models.aliases import DEFAULT_MODEL
 from slimtier.provenance import without_place
@@ -68,9 +67,9 @@ def default_systems() -> tuple[System, ...]:
 def read_config(path: Path | None, over: Mapping[str, Any], quick: bool = False) -> BenchConfig:
     """The settings of a TOML file with those of `over` in their place, checked; `quick`: what neither says is small.
 
-    Raises InputError when the file cannot be read, ConfigError for what it says that cannot be.
+    Raises ConfigError when the file cannot be read, and for what it says that cannot be.
     """
-    given = (QUICK if quick else {}) | (_toml(path) if path is not None else {}) | dict(over)
+    given = (QUICK if quick else {}) | (read_toml(path) if path is not None else {}) | dict(over)
     where = str(path) if path is not None else "the command line"
     systems, python = given.pop("systems", None), given.pop("python", {})
     chosen = default_systems() if systems is None else _systems(systems, where)
@@ -85,17 +84,6 @@ def split_task(text: str) -> tuple[str, str]:
     """NAME or NAME=FILE."""
     name, _, path = text.partition("=")
     return name, path
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}; give a TOML file"
-        ) from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
 
 
 def _systems(given: Any, where: str) -> tuple[System, ...]:

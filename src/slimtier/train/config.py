@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from slimtier.config import json_or_text, read_dataclass
+from slimtier.config import json_or_text, read_dataclass, read_toml
 from slimtier.drafters.eagle.config import HeadKind
 from slimtier.errors import ConfigError
 from slimtier.train.answer_settings import AnswerSettings
@@ -122,12 +121,7 @@ def read_config(path: Path | None, pairs: Sequence[str] = ()) -> TrainConfig:
 
     Raises ConfigError: no such file, no TOML, an unknown table or key (naming the nearest), a value that cannot be.
     """
-    tables: dict[str, Any] = {}
-    if path is not None:
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read the config {path}: {error}; give a TOML file") from error
+    tables = {} if path is None else read_toml(path)
     for pair in pairs:
         name, equals, value = pair.partition("=")
         table, dot, key = name.partition(".")

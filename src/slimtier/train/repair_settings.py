@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from slimtier.config import read_dataclass
+from slimtier.config import read_dataclass, read_toml
 from slimtier.errors import ConfigError
 
 Matrix = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -58,10 +57,5 @@ def read_repair(path: Path | None, given: Mapping[str, Any]) -> RepairSettings:
 
     Raises ConfigError: no such file, no TOML, an unknown name (naming the nearest), a value that cannot be.
     """
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read the config {path}: {error}; give a TOML file") from error
+    values = {} if path is None else read_toml(path)
     return read_dataclass(RepairSettings, {**values, **given}, "the repair")
