@@ -27,6 +27,7 @@ from slimtier.bench.asked import encode
 from slimtier.bench.contestants import dense_path, in_turn
 from slimtier.bench.statistics import bootstrap_ratio, markdown_table, ratio_text
 from slimtier.bench.worker import Worker
+from slimtier.config import refuse_unknown
 
 NAME = "viasd"
 MOST_TOKENS = 128
@@ -82,6 +83,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--precision", default="fp32", help="of the target")
     options.add_argument("--flush", type=int, default=0, help="tokens between two looks of the target (0: as usual)")
     options.add_argument("--per-category", type=int, default=2)
+    options.add_argument("--arms", nargs="+", default=[], help="only these, and plain")
     options.add_argument("--model", default="smollm2-135m")
     options.add_argument("--peer-python", metavar="PATH", help="the interpreter that has transformers")
     return options.parse_args(argv)
@@ -108,6 +110,9 @@ def make_arms(arguments: argparse.Namespace) -> list[Arm]:
     arms.append(Arm("paper, draft alone, K=5", precision, {**first, **drafted, "tiers": "paper"}))
     if arguments.route is not None:
         arms.append(Arm("calibrated", precision, {"drafter": "auto", "tiers": "calibrated", "route": arguments.route}))
+    if arguments.arms:
+        refuse_unknown(arguments.arms, [arm.name for arm in arms], "arm")
+        return [arm for arm in arms if arm.name in ("plain", *arguments.arms)]
     return arms
 
 
