@@ -85,6 +85,13 @@ def test_what_the_draft_gains_is_that_of_the_results(root: Path) -> None:
     assert f"q8 gains {said['q8']} by `auto`, q4 {said['q4']}, fp32 {said['fp32']}" in words
 
 
+def divergence(rows: list[dict[str, Any]], arm: str) -> float:
+    """The share of the arm's tokens that are not the target's."""
+    mine = [row for row in rows if row["arm"] == arm]
+    tokens = [row["num_output_tokens"] for row in mine]
+    return sum(row["divergence"] * count for row, count in zip(mine, tokens, strict=True)) / sum(tokens)
+
+
 def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
     from benchmarks.viasd import ratio_of
 
@@ -95,10 +102,15 @@ def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
         assert all(row["same_as_plain"] for row in rows if row["arm"].startswith("exact"))
         gains = {arm: ratio_of(rows, arm, "two tiers") for arm in dict.fromkeys(row["arm"] for row in rows)}
         said |= {(name, arm): f"{found[0]:.2f}×" for arm, found in gains.items() if found}
-    floats = {arm: said["viasd_full_precision", arm] for arm in ("exact, q4", "exact, q8", "calibrated", "q8 alone")}
-    assert f"q4 between gives the same tokens {floats['exact, q4']} as fast, q8 {floats['exact, q8']}" in words
-    assert f"close: calibrated tiers {floats['calibrated']}" in words
-    assert f"q8 as the target {floats['q8 alone']} with 1.2 %" in words
+    both = {
+        arm: f"{said['viasd_full_precision', arm]} with {divergence(rows, arm):.2%}".replace("%", " %")
+        for arm in ("exact, q4", "exact, q8", "calibrated", "q8 alone", "q4 alone", "paper, default")
+    }
+    exact = [both[f"exact, {route}"].partition(" ")[0] for route in ("q4", "q8")]
+    assert f"q4 between gives the same tokens {exact[0]} as fast, q8 {exact[1]}" in words
+    assert f"close: calibrated tiers {both['calibrated']} of the tokens not fp32's" in words
+    assert f"q8 as the target {both['q8 alone']}, q4 as the target {both['q4 alone']}" in words
+    assert f"the paper's gate on q4 {both['paper, default']}" in words
     over = ratio_of(rows, "exact, q4", "transformers")
     assert over is not None
     assert f"that is {over[0]:.2f}× transformers" in words
