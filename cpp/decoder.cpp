@@ -109,18 +109,19 @@ TopK Decoder::topk(const float* hidden, int64_t m, int64_t k) {
     for (int64_t i = 0; i < count; ++i) {
       std::vector<Entry>& mine = kept[size_t(thread * m + t + i)];
       const float* row = scores + i * rows;
+      float top;
+      int64_t index;
+      kernels().argmax(row, rows, &top, &index);
+      const size_t at = size_t((t + i) * chunks + first / kRowsChunk);
+      maxima[at] = top;
+      sums[at] = kernels().sum_exp(row, nullptr, rows, top);
+      if (int64_t(mine.size()) == k && top < mine.back().first) continue;
       for (int64_t j = 0; j < rows; ++j) {
         const Entry entry{row[j], int32_t(first + j)};
         if (int64_t(mine.size()) == k && !before(entry, mine.back())) continue;
         if (int64_t(mine.size()) == k) mine.pop_back();
         mine.insert(std::upper_bound(mine.begin(), mine.end(), entry, before), entry);
       }
-      float top;
-      int64_t index;
-      kernels().argmax(row, rows, &top, &index);
-      const size_t at = size_t((t + i) * chunks + first / kRowsChunk);
-      maxima[at] = top;
-      for (int64_t j = 0; j < rows; ++j) sums[at] += std::exp(row[j] - top);
     }
   });
   TopK out;
