@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from slimtier.cli.calibrate import calibrate
+from slimtier.cli.common import note_bound
 from slimtier.cli.main import OneLineErrors
 from slimtier.loading import Loaded, RunOptions
 from slimtier.models.resolve import ModelFiles
@@ -78,6 +79,19 @@ def test_a_table_and_a_file(prompts: Path, loads: Loads) -> None:
     )
     assert found["drafts"] == "ngram 2-4"
     assert (found["prompts"], found["max_new_tokens"]) == (10, 4)
+
+
+def test_longer_answers_than_the_bound_is_about_are_said(
+    prompts: Path, loads: Loads, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(prompts, "--epsilon", "0.3", *SETTINGS).exit_code == 0
+    route = str(prompts.with_name("route.json"))
+    note_bound(route, 4)
+    assert capsys.readouterr().err == ""
+    note_bound(route, 5)
+    said = capsys.readouterr().err
+    assert "about answers of at most 4 tokens (and prompts of at most 512), not 5" in said
+    assert "--set max_new_tokens=5" in said
 
 
 def test_json_and_the_same_again(prompts: Path, loads: Loads) -> None:

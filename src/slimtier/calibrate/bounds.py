@@ -86,5 +86,5 @@ def _binomial_cdf(successes: int, count: int, chance: float) -> float:
     try:
         from scipy.stats import binom
     except ImportError as error:
-        raise MissingDependencyError("this bound needs scipy: pip install 'slimtier[calibrate]'") from error
+        raise MissingDependencyError("this bound needs scipy: pip install scipy") from error
     return float(binom.cdf(successes, count, chance))

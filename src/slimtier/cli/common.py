@@ -112,7 +112,22 @@ def open_engine(model: str, settings: Settings, *, lossless: bool = False, **cho
         raise ConfigError(f"{lossy} is lossy and --lossless is asked for: leave one of them out")
     files = resolve(model)
     with patience(f"loading {model}"):
-        return Engine.from_pretrained(files, **choices, **settings.engine)
+        engine = Engine.from_pretrained(files, **choices, **settings.engine)
+    if lossy == "calibrated":
+        note_bound(choices["route"], settings.request["max_new_tokens"])
+    return engine
+
+
+def note_bound(route: str, max_new_tokens: int) -> None:
+    """Say where answers may be longer than those that a calibrated gate's bound is about."""
+    from slimtier.models.route_file import RouteFile
+
+    about = RouteFile.read(Path(route).expanduser()).calibrated
+    if max_new_tokens > about["max_new_tokens"]:
+        note(
+            f"the gate's bound is about answers of at most {about['max_new_tokens']} tokens (and prompts of at most "
+            f"{about['max_prompt_tokens']}), not {max_new_tokens}: calibrate with --set max_new_tokens={max_new_tokens}"
+        )
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def train(
 ) -> None:
     """Train a draft of MODEL on CAPTURE; a signal stops it cleanly, --resume goes on to the same result.
 
-    Example: slimtier train captured --out run --set unroll.phases=[[1,0.8],[3,0.2]] --set loss.candidates=4096
+    Example: slimtier train captured --out run --set "unroll.phases=[[1,0.8],[3,0.2]]" --set loss.candidates=4096
     Without a cache: slimtier train prompts.jsonl --online --out run --set optimisation.steps=2000
     """
     from slimtier.train.config import read_config
