@@ -155,6 +155,13 @@ def test_what_the_pages_say_of_a_calibration_is_what_was_found(root: Path) -> No
             assert said + (" yes" if row["certified"] else "") in page
 
 
+def test_what_the_page_says_of_a_calibration_beside_floats_is_what_was_found(root: Path) -> None:
+    found = json.loads((root / "results" / "route_calibrated_floats.json").read_text())["calibrated"]
+    words = " ".join((root / "docs" / "calibrate.md").read_text().split())
+    assert (found["gate"]["margin"], found["gate"]["reread"]) == (0.03, 12)
+    assert f"has {found['mean_loss']:.2%} and {found['speed_ratio']:.2f}× two tiers".replace("% ", " % ") in words
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_the_python_of_a_page_runs(page: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
