@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from benchmarks.readme_table import readme_table
 from slimtier.cli.main import app
@@ -72,6 +73,14 @@ def test_the_figures_are_those_of_the_results(root: Path) -> None:
         f"at 64, {speeds['slimtier fp32 plain']} tokens/s plain and {speeds['slimtier fp32 auto']} with `auto`; "
         f"vLLM has {speeds['vLLM fp32 plain']}"
     ) in words
+
+
+@pytest.mark.parametrize("name", ["main", "gemma"])
+def test_the_reports_are_those_of_the_results(name: str, root: Path, tmp_path: Path) -> None:
+    written = tmp_path / f"{name}.md"
+    done = CliRunner().invoke(app, ["report", str(root / "results" / f"{name}.jsonl"), "-o", str(written)])
+    assert done.exit_code == 0, done.output
+    assert written.read_text() == (root / "results" / f"{name}.md").read_text()
 
 
 def test_what_the_draft_gains_is_that_of_the_results(root: Path) -> None:
