@@ -155,7 +155,8 @@ def test_what_the_pages_say_of_a_calibration_is_what_was_found(root: Path) -> No
     found = json.loads((root / "results" / "route_calibrated.json").read_text())["calibrated"]
     page = (root / "docs" / "calibrate.md").read_text()
     rows = {(row["route"], row["name"]): row for row in found["grid"]}
-    names = {"margin 0.1": "accept 1.0, margin 0.1", "margin 0": "accept 1.0", "the paper's default": "default"}
+    names = {"margin 0": "accept 1.0", "the paper's default": "default"}
+    names |= {f"margin {margin}": f"accept 1.0, margin {margin}, reread 12" for margin in (0.1, 0.05, 0.03)}
     for route in ("q8", "q4"):
         for words, name in names.items():
             row = rows[route, name]
