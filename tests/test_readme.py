@@ -83,6 +83,23 @@ def test_the_reports_are_those_of_the_results(name: str, root: Path, tmp_path: P
     assert written.read_text() == (root / "results" / f"{name}.md").read_text()
 
 
+def test_what_auto_gains_beside_the_table_is_that_of_the_results(root: Path) -> None:
+    from slimtier.bench.statistics import bootstrap_ratio
+
+    rows = [row for row in read_rows(root / "results" / "main.jsonl") if row["kind"] == "answer"]
+    said = {}
+    for precision in ("fp32", "q8", "q4"):
+        of = {
+            drafter: [row["tokens_per_s"] for row in rows if row["system"] == f"slimtier {precision} {drafter}"]
+            for drafter in ("auto", "plain")
+        }
+        found = bootstrap_ratio(of["auto"], of["plain"])
+        assert found is not None
+        said[precision] = f"{found[0]:.2f}×"
+    words = " ".join((root / "README.md").read_text().split())
+    assert f"`auto` gains {said['fp32']}, q8 {said['q8']} and q4 {said['q4']}" in words
+
+
 def test_what_the_draft_gains_is_that_of_the_results(root: Path) -> None:
     from benchmarks.slimspec import acceptance_length, ratio
 
@@ -125,6 +142,11 @@ def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
     codes = {arm: text for (name, arm), text in said.items() if name == "viasd"}
     assert f"exact tiers on q4 have {codes['exact, q4']}, calibrated tiers {codes['calibrated']}," in words
     assert f"and q8 as the target {codes['q8 alone']}:" in words
+    alone = [row for row in read_rows(root / "results" / "viasd_alone.jsonl") if row["kind"] == "answer"]
+    beside = ratio_of(alone, "calibrated", "q8 alone")
+    assert beside is not None
+    shares = [f"{divergence(alone, arm):.2%}".replace("%", " %") for arm in ("calibrated", "q8 alone")]
+    assert f"{beside[0]:.2f}× [{beside[1]:.2f}, {beside[2]:.2f}] with {shares[0]} against {shares[1]}" in words
 
 
 def test_what_the_pages_say_of_routes_is_what_was_found(root: Path) -> None:
