@@ -186,6 +186,18 @@ def test_what_the_pages_say_of_a_calibration_is_what_was_found(root: Path) -> No
             assert said + (" yes" if row["certified"] else "") in page
 
 
+def test_what_the_page_says_of_scores_is_what_was_found(root: Path, tmp_path: Path) -> None:
+    written = tmp_path / "tiers.md"
+    CliRunner().invoke(app, ["report", str(root / "results" / "tiers.jsonl"), "-o", str(written)])
+    lines = [line for line in written.read_text().splitlines() if "slimtier fp32 calibrated" in line]
+    verdicts = [line for line in lines if re.search("rouge|chrf|log-likelihood", line) and line.startswith("| ")]
+    assert len(verdicts) == 6
+    assert all(line.endswith(("| not worse |", "| better |")) and "| 40 |" in line for line in verdicts)
+    row = next(line for line in lines if line.startswith("| slimtier fp32 calibrated (lossy)"))
+    speed = row.split("|")[2].split()[0]
+    assert f"at {speed} two tiers" in " ".join((root / "docs" / "calibrate.md").read_text().split())
+
+
 def test_what_the_page_says_of_a_calibration_beside_floats_is_what_was_found(root: Path) -> None:
     found = json.loads((root / "results" / "route_calibrated_floats.json").read_text())["calibrated"]
     words = " ".join((root / "docs" / "calibrate.md").read_text().split())
