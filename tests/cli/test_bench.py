@@ -29,7 +29,7 @@ def run(*words: str) -> Any:
         (["--python", "peers"], "--python 'peers' is not TYPE=PATH"),
         (["--scaling", "--system", "llama.cpp"], "llama.cpp answers one prompt at a time"),
         (["--roofline", "--system", "llama.cpp"], "--roofline measures our own kernels"),
-        (["nothing.toml"], "cannot read nothing.toml"),
+        (["nothing.toml"], "cannot read the config nothing.toml"),
         (["--set", "temperature=1", "--system", "llama.cpp"], "takes the most probable token only"),
     ],
 )
