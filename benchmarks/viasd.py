@@ -157,13 +157,7 @@ def arms_table(arms: Sequence[Arm], rows: Rows) -> str:
 
 
 def _line(arm: str, bases: Sequence[str], rows: Rows) -> list[Any]:
-    same, tokens = of_arm(rows, arm, "same_as_plain"), of_arm(rows, arm, "num_output_tokens")
-    total = sum(tokens)
-
-    def weighted(key: str) -> float:
-        pairs = zip(of_arm(rows, arm, key), tokens, strict=True)
-        return sum(value * count for value, count in pairs) / total
-
+    same, total = of_arm(rows, arm, "same_as_plain"), sum(of_arm(rows, arm, "num_output_tokens"))
     decided = of_arm(rows, arm, "decided")
     shares = [sum(one[who] for one in decided) / total for who in ("drafter", "slim", "target")]
     rejections = [value for value in of_arm(rows, arm, "rejection_rate") if value is not None]
@@ -171,12 +165,18 @@ def _line(arm: str, bases: Sequence[str], rows: Rows) -> list[Any]:
         arm,
         *(ratio_text(ratio_of(rows, arm, base)) for base in bases),
         f"{sum(same)}/{len(same)}",
-        f"{weighted('divergence'):.2%}",
-        f"{weighted('nats_per_token'):.3f}",
+        f"{a_token(rows, arm, 'divergence'):.2%}",
+        f"{a_token(rows, arm, 'nats_per_token'):.3f}",
         f"{sum(of_arm(rows, arm, 'num_target_calls')) / total:.3f}",
         ", ".join(f"{share:.0%}" for share in shares),
         f"{sum(rejections) / len(rejections):.3f}" if rejections else "",
     ]
+
+
+def a_token(rows: Rows, arm: str, key: str) -> float:
+    """The mean of an arm's values over all its output tokens."""
+    pairs = list(zip(of_arm(rows, arm, key), of_arm(rows, arm, "num_output_tokens"), strict=True))
+    return sum(value * count for value, count in pairs) / sum(count for _, count in pairs)
 
 
 def ratio_of(rows: Rows, arm: str, base: str) -> tuple[float, float, float] | None:

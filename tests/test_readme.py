@@ -111,15 +111,8 @@ def test_what_the_draft_gains_is_that_of_the_results(root: Path) -> None:
     assert f"q8 gains {said['q8']} by `auto`, q4 {said['q4']}, fp32 {said['fp32']}" in words
 
 
-def divergence(rows: list[dict[str, Any]], arm: str) -> float:
-    """The share of the arm's tokens that are not the target's."""
-    mine = [row for row in rows if row["arm"] == arm]
-    tokens = [row["num_output_tokens"] for row in mine]
-    return sum(row["divergence"] * count for row, count in zip(mine, tokens, strict=True)) / sum(tokens)
-
-
 def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
-    from benchmarks.viasd import ratio_of
+    from benchmarks.viasd import a_token, ratio_of
 
     words = " ".join((root / "README.md").read_text().split())
     said: dict[tuple[str, str], str] = {}
@@ -129,7 +122,9 @@ def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
         for arm in dict.fromkeys(row["arm"] for row in rows):
             gain = ratio_of(rows, arm, "two tiers")
             assert gain is not None
-            share = "" if arm.startswith("exact") else f" with {divergence(rows, arm):.2%}".replace("%", " %")
+            share = (
+                "" if arm.startswith("exact") else f" with {a_token(rows, arm, 'divergence'):.2%}".replace("%", " %")
+            )
             said[name, arm] = f"{gain[0]:.2f}×{share}"
     floats = {arm: text for (name, arm), text in said.items() if name == "viasd_full_precision"}
     assert f"q4 between gives the same tokens {floats['exact, q4']} as fast, q8 {floats['exact, q8']}" in words
@@ -145,7 +140,7 @@ def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
     alone = [row for row in read_rows(root / "results" / "viasd_alone.jsonl") if row["kind"] == "answer"]
     beside = ratio_of(alone, "calibrated", "q8 alone")
     assert beside is not None
-    shares = [f"{divergence(alone, arm):.2%}".replace("%", " %") for arm in ("calibrated", "q8 alone")]
+    shares = [f"{a_token(alone, arm, 'divergence'):.2%}".replace("%", " %") for arm in ("calibrated", "q8 alone")]
     assert f"{beside[0]:.2f}× [{beside[1]:.2f}, {beside[2]:.2f}] with {shares[0]} against {shares[1]}" in words
 
 

@@ -42,7 +42,7 @@ def verify_blocks(
         check_draft(draft, target.info.vocab_size)
     lengths = [1 + len(draft.token_ids) for draft in drafts]
     tokens = [token for row, draft in zip(rows, drafts, strict=True) for token in (row.token_ids[-1], *draft.token_ids)]
-    fused = [row.logprobs is None and lossy is None and not needs_logits(row.sampling) for row in rows]
+    fused = [lossy is None and argmax_decides(row) for row in rows]
     hidden, streams = target.forward(tokens, cache, lengths, capture=capture)
     scores = _read_head(target, hidden, lengths, fused)
     verdicts = [_judge_row(*each, lossy or judge) for each in zip(rows, drafts, scores, strict=True)]
@@ -59,6 +59,11 @@ def _with_features(
         replace(verdict, features=torch.cat([stream[start : start + len(verdict.token_ids)] for stream in streams], -1))
         for verdict, start in zip(verdicts, starts, strict=False)
     ]
+
+
+def argmax_decides(row: VerifyRow) -> bool:
+    """Whether nothing of the logits but their argmax is asked for."""
+    return row.logprobs is None and not needs_logits(row.sampling)
 
 
 def check_draft(draft: Draft, vocab_size: int) -> None:

@@ -14,7 +14,6 @@ from slimtier.sampling import (
     accept_probability,
     is_greedy,
     judge,
-    needs_logits,
     probabilities,
     process,
     residual,
@@ -22,7 +21,7 @@ from slimtier.sampling import (
     target_token,
 )
 from slimtier.types import Decider, Draft, Verdict
-from slimtier.verifiers.block import Scores, check_draft, logprobs_of, refuse_gumbel, verify_blocks
+from slimtier.verifiers.block import Scores, argmax_decides, check_draft, logprobs_of, refuse_gumbel, verify_blocks
 
 if TYPE_CHECKING:
     from slimtier.models.base import Cache, Reduce, Target
@@ -104,7 +103,7 @@ class TieredVerifier:
             return self._alone(verify_blocks(self.slim, rows, drafts, cache, capture=capture))
         fed = [(row.token_ids[-1], *draft.token_ids) for row, draft in zip(rows, drafts, strict=True)]
         resume = self._resume(cache)  # before the pass: a slim verifier that skips nothing adds to `verified`
-        fused = self.gate.by_best_two and all(row.logprobs is None and not needs_logits(row.sampling) for row in rows)
+        fused = self.gate.by_best_two and all(map(argmax_decides, rows))
         blocks = run(self.slim, fed, cache, capture, reduce="best two" if fused else "logits")
         scans = [
             _Scan(row, draft, block, list(row.token_ids), [])
