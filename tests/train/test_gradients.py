@@ -32,7 +32,7 @@ def test_chunks_make_the_gradients_of_the_whole_loss(
 ) -> None:
     net, batch = network(head), whole_batch(tiny_capture)
     loss = LossPart(kind="kl", router=0.1)
-    monkeypatch.setattr(gradients, "_CHUNK_BYTES", 7 * 4 * VOCAB)  # seven slots at a time
+    monkeypatch.setattr(gradients, "_CHUNK_BYTES", {"cpu": 7 * 4 * VOCAB})  # seven slots at a time
     report = Gradients(net, loss, Ranks()).add(batch, HOW, seed=4)
     got = {name: weight.grad for name, weight in net.named_parameters()}
     net.zero_grad()

@@ -169,5 +169,16 @@ def test_going_on_from_a_draft(tiny_capture: Path, tiny_target: Path, tmp_path: 
     slim = metrics(tmp_path / "back", "validation")[0]["validation"]
     assert slim["top1"] == pytest.approx(metrics(tmp_path / "full", "validation")[-1]["validation"]["top1"], abs=0.1)
     assert read_draft(back.draft).config.head.kind == "slim"
-    with pytest.raises(ConfigError, match="has num_layers 1, the drafter to train 2"):
-        run(tiny_capture, tiny_target, tmp_path / "deep", "drafter.layers=2", start=first)
+
+
+def test_a_draft_gets_another_layer(tiny_capture: Path, tiny_target: Path, tmp_path: Path) -> None:
+    first = run(tiny_capture, tiny_target, tmp_path / "first", "optimisation.steps=30").draft
+    shallow = metrics(tmp_path / "first", "validation")[-1]["validation"]
+    deep = run(tiny_capture, tiny_target, tmp_path / "deep", "drafter.layers=2", start=first).draft
+    checks = [line["validation"] for line in metrics(tmp_path / "deep", "validation")]
+    assert checks[0]["acceptance"] == pytest.approx(shallow["acceptance"], abs=2e-3)  # it changes nothing at first
+    files = read_draft(deep)
+    assert files.config.num_layers == 2
+    assert torch.from_numpy(files.tensors["layers.1.down_proj.weight"].dense()).abs().max() > 0  # and then it learns
+    with pytest.raises(ConfigError, match="has 2 layers, the drafter to train 1: layers can be added, not left out"):
+        run(tiny_capture, tiny_target, tmp_path / "again", start=deep)

@@ -48,9 +48,12 @@ def attend(
     chain: Chain | None = None,
 ) -> torch.Tensor:
     """queries [M, heads, dim], keys and values [N, kv_heads, dim] -> [M, heads, dim]. The spans cover each query once.
-    Scores are scaled by dim^-0.5."""
-    own = (None, None) if chain is None else (chain.keys, chain.values)
-    out: torch.Tensor = _Attention.apply(queries, keys, values, *own, tuple(spans))  # type: ignore[no-untyped-call]
+    Scores are scaled by dim^-0.5. All is computed in the queries' type, which is float32 also where autocast makes
+    that of the values bfloat16."""
+    own = (None, None) if chain is None else (chain.keys.to(queries.dtype), chain.values.to(queries.dtype))
+    keys, values = keys.to(queries.dtype), values.to(queries.dtype)
+    with torch.autocast(queries.device.type, enabled=False):
+        out: torch.Tensor = _Attention.apply(queries, keys, values, *own, tuple(spans))  # type: ignore[no-untyped-call]
     return out
 
 

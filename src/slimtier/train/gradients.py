@@ -21,7 +21,7 @@ from slimtier.train.losses import labels_of, losses_of
 from slimtier.train.parallel import Ranks
 from slimtier.train.unroll import StepOutput, unroll
 
-_CHUNK_BYTES = 64 << 20  # of scores
+_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}  # of scores; on a CPU few enough to stay in its cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Gradients:
         self, hidden: torch.Tensor, labels: torch.Tensor, candidates: Candidates
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         width = len(candidates.known) if candidates.ids is None else len(candidates.ids)
-        size = max(1, _CHUNK_BYTES // (4 * width))
+        size = max(1, _CHUNK_BYTES[hidden.device.type] // (4 * width))
         return zip(torch.split(hidden, size), torch.split(labels, size), strict=True)
 
     def _loss(

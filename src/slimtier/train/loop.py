@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from slimtier.drafters.eagle.network import EagleNetwork
+from slimtier.train.autocast import autocast
 from slimtier.train.batches import Batch, Split, load
 from slimtier.train.checkpoints import save_state
 from slimtier.train.config import TrainConfig, UnrollPart
@@ -68,7 +69,6 @@ class Trainer:
         self.gradients = Gradients(network, config.loss, ranks)
         self.steps = config.optimisation.steps or data.schedule.steps(config.optimisation.epochs)
         self.step = self.answer_tokens = 0
-        self._autocast = device.type == "cuda" and config.run.bf16
 
     def batch(self, step: int) -> Batch | None:
         """This process's part of the batch of `step`."""
@@ -82,7 +82,7 @@ class Trainer:
         share = rate(self.step, self.steps, config)
         for optimiser in self.optimisers:
             optimiser.zero_grad()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
+        with autocast(self.device, self.config.run.bf16):
             there = None if batch is None else batch.to(self.device)
             report = self.gradients.add(there, how, config.seed * 1_000_003 + self.step)
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), config.clip or float("inf"))
@@ -102,8 +102,9 @@ class Trainer:
 
     def validation(self) -> Validation:
         """On the held-out rows, with the running mean of the weights if there is one."""
-        with self.averaged(), torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
-            return validate(self.network, self._validation_batches(), self.config.run.validation_steps)
+        batches = list(self._validation_batches())
+        with self.averaged(), autocast(self.device, self.config.run.bf16):
+            return validate(self.network, batches, self.config.run.validation_steps)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from slimtier.train.autocast import multiplies_bfloat16
 from slimtier.train.config import OptimisationPart
 
 _BETAS = (0.9, 0.95)
@@ -76,7 +77,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonalised(matrix: torch.Tensor, steps: int = 5) -> torch.Tensor:
     """[n, m] -> about U Vᵀ of its singular value decomposition, by Newton-Schulz iterations."""
     a, b, c = _NEWTON_SCHULZ
-    x: torch.Tensor = matrix.bfloat16() if matrix.is_cuda else matrix
+    x: torch.Tensor = matrix.bfloat16() if multiplies_bfloat16(matrix.device) else matrix
     tall = x.shape[0] > x.shape[1]
     x = x.T if tall else x
     x = x / x.norm().clamp(min=1e-7)

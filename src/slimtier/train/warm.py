@@ -129,7 +129,7 @@ def start_body(
     with torch.no_grad():
         for layer in network.layers:
             assert isinstance(layer, Layer)
-            _random_layer(layer)
+            random_layer(layer)
         nn.init.normal_(network.fc.weight, std=network.fc.in_features**-0.5)
         network.fc.weight.div_(statistics.stream_scale.clamp(min=1e-6))
         if init.layer.isdecimal():
@@ -159,7 +159,8 @@ def smoothed(frequencies: torch.Tensor) -> torch.Tensor:
     return _SMOOTHING / len(frequencies) + (1 - _SMOOTHING) * frequencies.double() / frequencies.sum()
 
 
-def _random_layer(layer: Layer) -> None:
+def random_layer(layer: Layer) -> None:
+    """Random weights, but for the branches' last ones: a layer that changes nothing yet."""
     for name, weight in layer.named_parameters():
         if weight.dim() == 2:
             silent = name.startswith(("o_proj", "down_proj"))
