@@ -10,7 +10,7 @@ _CPU_UNITS = ("avx512_bf16", "amx_bf16")
 def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether the device has units for it. Without them it is many times slower than float32."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities()
     return device.type == "cpu" and any(capabilities.get(unit, False) for unit in _CPU_UNITS)
 
