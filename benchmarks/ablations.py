@@ -3,14 +3,16 @@
     python -m benchmarks.ablations captured --steps 200
 
 The base is a slim head of rank hidden / 8, started by ridge regression, an induction head and activation-weighted SVD,
-trained with KL, most steps with one draft step and the last with three. Every arm has the same short budget: the arms
-are compared with each other, none of them is a finished draft. Numbers are those of rows that are held out, over the
-full vocabulary.
+trained by Muon with KL, most steps with one draft step and the last with three. Every arm has the same short budget:
+the arms are compared with each other, none of them is a finished draft. Numbers are those of rows that are held out,
+over the full vocabulary. --keep keeps the drafts, to be decoded with.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,7 +24,10 @@ from benchmarks.common import output_path, parser, say, writer
 from slimtier.bench.statistics import markdown_table
 
 NAME = "ablations"
-BASE = ("unroll.phases=[[1,0.8],[3,0.2]]", "loss.candidates=4096", "optimisation.lr=1e-3", "run.validation_steps=5")
+BASE = (
+    "unroll.phases=[[1,0.8],[3,0.2]]", "loss.candidates=4096", "optimisation.optimiser=muon", "optimisation.lr=1e-3",
+    "run.validation_steps=5",
+)  # fmt: skip
 QUICK_STEPS = 3
 
 
@@ -36,27 +41,36 @@ class Arm:
 
 
 def make_arms(hidden: int, vocab: int) -> list[Arm]:
-    ranks = [Arm("rank", f"d/{part}", (f"drafter.rank={hidden // part}",)) for part in (4, 8, 16, 32)]
-    inits = [Arm("init", name, (f"init.head={name}",)) for name in ("random", "svd", "activation-svd")] + [
+    ranks = [Arm("rank", f"d/{part}", _unless(part == 8, f"drafter.rank={hidden // part}")) for part in (4, 8, 16, 32)]
+    heads = ("random", "svd", "activation-svd")
+    inits = [Arm("init", name, _unless(name == heads[-1], f"init.head={name}")) for name in heads] + [
         Arm("init", "no induction head", ("init.induction_steps=0",)),
         Arm("init", "all random", ("init.head=random", "init.fc=random", "init.layer=random")),
     ]
-    losses = [Arm("loss", kind, (f"loss.kind={kind}",)) for kind in ("kl", "ce", "tv", "lk")]
-    depths = [Arm("K", str(steps), (f"unroll.phases=[[1,0.8],[{steps},0.2]]",)) for steps in (1, 3, 5, 7)]
-    heads = [Arm("head", "full", ("drafter.head=full",)), Arm("head", "slim")]
-    heads += [
+    losses = [Arm("loss", kind, _unless(kind == "kl", f"loss.kind={kind}")) for kind in ("kl", "ce", "tv", "lk")]
+    depths = [
+        Arm("K", str(steps), _unless(steps == 3, f"unroll.phases=[[1,0.8],[{steps},0.2]]")) for steps in (1, 3, 5, 7)
+    ]
+    kinds = [Arm("head", "full", ("drafter.head=full",)), Arm("head", "slim")]
+    kinds += [
         Arm("head", f"trimmed {size}", ("drafter.head=trimmed", f"drafter.size={size}"))
         for size in (8192, 16384, 32768)
         if size < vocab
     ]
-    heads.append(Arm("head", "routed", ("drafter.head=routed", f"drafter.size={min(2048, vocab)}")))
+    kinds.append(Arm("head", "routed", ("drafter.head=routed", f"drafter.size={min(2048, vocab)}")))
     others = [
-        Arm("optimiser", "adamw"),
-        Arm("optimiser", "muon", ("optimisation.optimiser=muon",)),
+        Arm("optimiser", "adamw", ("optimisation.optimiser=adamw",)),
+        Arm("optimiser", "muon"),
+        Arm("body", "one layer, of the token"),
         Arm("body", "two layers", ("drafter.layers=2",)),
         Arm("body", "last layer of the target", ("init.layer=last",)),
     ]
-    return ranks + inits + losses + depths + heads + others
+    return kinds + ranks + losses + depths + inits + others
+
+
+def _unless(base: bool, setting: str) -> tuple[str, ...]:
+    """What sets an arm apart: nothing, if it is the base."""
+    return () if base else (setting,)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -74,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for arm in arms:
             settings = tuple(one.replace("=last", f"={config.num_layers - 1}") for one in arm.settings)
             if settings not in done:
-                done[settings] = train_arm(arguments, settings, steps)
+                done[settings] = train_arm(arguments, arm, settings, steps)
             say(f"{arm.group} {arm.name}: acceptance length {done[settings]['after']['acceptance_length']:.3f}")
             row = {**asdict(arm), **done[settings]}
             out.write("arm", **row)
@@ -89,11 +103,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("capture", type=Path, help="a directory that `slimtier capture` wrote")
     options.add_argument("--steps", type=int, default=200)
     options.add_argument("--model", default="smollm2-135m")
+    options.add_argument("--keep", type=Path, metavar="DIR", help="where the drafts go, as base or GROUP_ARM")
     options.add_argument("--groups", nargs="+", metavar="NAME", help="only these: rank init loss K head optimiser body")
     return options.parse_args(argv)
 
 
-def train_arm(arguments: argparse.Namespace, settings: Sequence[str], steps: int) -> dict[str, Any]:
+def train_arm(arguments: argparse.Namespace, arm: Arm, settings: Sequence[str], steps: int) -> dict[str, Any]:
     """Train one arm; its held-out numbers before the first step and after the last, and how long it took."""
     import torch
 
@@ -108,6 +123,9 @@ def train_arm(arguments: argparse.Namespace, settings: Sequence[str], steps: int
         started = time.perf_counter()
         outcome = train(Request(arguments.capture, arguments.model, Path(place), config), lambda words: None, _quiet)
         checks = [line for line in read_lines(Path(place) / "metrics.jsonl") if "validation" in line]
+        if arguments.keep is not None:
+            name = f"{arm.group} {arm.name}" if settings else "base"
+            shutil.copytree(outcome.draft, arguments.keep / re.sub(r"\W+", "_", name))
     return {
         "before": checks[0]["validation"],
         "after": checks[-1]["validation"],

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.ablations import make_arms
 from benchmarks.common import JsonlWriter
 from benchmarks.identity import Recorder, Remembering, Run, decode, differences
 from benchmarks.native_vs_hf import is_near_tie
@@ -52,6 +53,14 @@ def test_prompts_are_sampled_by_category_and_seed(tmp_path):
     with pytest.raises(SystemExit, match="no category 'd'"):
         sample(prompts, 2, 1, ["d"])
     assert len({prompt.text for prompt in own_prompts()}) == 60
+
+
+def test_every_group_of_ablations_has_the_base():
+    arms = make_arms(576, 49152)
+    groups = {arm.group for arm in arms}
+    assert sorted(arm.group for arm in arms if not arm.settings) == sorted(groups)
+    assert len({(arm.group, arm.name) for arm in arms}) == len(arms)
+    assert {"rank", "init", "loss", "K", "head"} <= groups
 
 
 def test_near_ties_are_gaps_that_the_difference_explains():

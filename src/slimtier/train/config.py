@@ -88,7 +88,8 @@ class LossPart:
 
 @dataclass(frozen=True, slots=True)
 class RunPart:
-    """What happens beside, in steps. validation_steps: draft steps that are validated; bf16: autocast on a GPU."""
+    """What happens beside, in steps. validation_steps: draft steps that are validated; bf16: autocast, where
+    there are units for it."""
 
     log_every: int = 10
     validate_every: int = 200
