@@ -26,7 +26,7 @@ from slimtier.bench.statistics import markdown_table
 NAME = "ablations"
 BASE = (
     "unroll.phases=[[1,0.8],[3,0.2]]", "loss.candidates=4096", "optimisation.optimiser=muon", "optimisation.lr=1e-3",
-    "run.validation_steps=5",
+    "optimisation.batch_tokens=4096", "run.validation_steps=5",
 )  # fmt: skip
 QUICK_STEPS = 3
 
