@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from slimtier.drafters.eagle.heads.routed import RoutedHead
-from slimtier.train import gradients
+from slimtier.train import candidates
 from slimtier.train.candidates import all_candidates
 from slimtier.train.config import LossPart
 from slimtier.train.gradients import Gradients, Unrolling
@@ -32,7 +32,7 @@ def test_chunks_make_the_gradients_of_the_whole_loss(
 ) -> None:
     net, batch = network(head), whole_batch(tiny_capture)
     loss = LossPart(kind="kl", router=0.1)
-    monkeypatch.setattr(gradients, "_CHUNK_BYTES", {"cpu": 7 * 4 * VOCAB})  # seven slots at a time
+    monkeypatch.setattr(candidates, "_CHUNK_BYTES", {"cpu": 7 * 4 * VOCAB})  # seven slots at a time
     report = Gradients(net, loss, Ranks()).add(batch, HOW, seed=4)
     got = {name: weight.grad for name, weight in net.named_parameters()}
     net.zero_grad()

@@ -15,6 +15,12 @@ import torch
 
 LEADING = 8  # each label's tokens that are always in the set
 _SAMPLED = 0.25  # at least this part of the set is sampled
+_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}  # of scores; on a CPU few enough to stay in its cache
+
+
+def slots_at_once(width: int, device: torch.device) -> int:
+    """So many slots, each with float32 scores of `width` tokens, are worked on at a time."""
+    return max(1, _CHUNK_BYTES[device.type] // (4 * width))
 
 
 @dataclass(frozen=True, slots=True)

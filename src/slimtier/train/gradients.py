@@ -15,13 +15,11 @@ from slimtier.drafters.eagle.heads.routed import RoutedHead
 from slimtier.drafters.eagle.heads.trimmed import TrimmedHead
 from slimtier.drafters.eagle.network import EagleNetwork
 from slimtier.train.batches import Batch
-from slimtier.train.candidates import Candidates, all_candidates, shared_candidates
+from slimtier.train.candidates import Candidates, all_candidates, shared_candidates, slots_at_once
 from slimtier.train.config import LossPart
 from slimtier.train.losses import labels_of, losses_of
 from slimtier.train.parallel import Ranks
 from slimtier.train.unroll import StepOutput, unroll
-
-_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}  # of scores; on a CPU few enough to stay in its cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class Gradients:
         self, hidden: torch.Tensor, labels: torch.Tensor, candidates: Candidates
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         width = len(candidates.known) if candidates.ids is None else len(candidates.ids)
-        size = max(1, _CHUNK_BYTES[hidden.device.type] // (4 * width))
+        size = slots_at_once(width, hidden.device)
         return zip(torch.split(hidden, size), torch.split(labels, size), strict=True)
 
     def _loss(

@@ -10,9 +10,8 @@ import torch
 from slimtier.drafters.eagle.heads.routed import RoutedHead
 from slimtier.drafters.eagle.network import EagleNetwork
 from slimtier.train.batches import Batch
+from slimtier.train.candidates import slots_at_once
 from slimtier.train.unroll import StepOutput, unroll
-
-_CHUNK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def _compare(network: EagleNetwork, output: StepOutput, batch: Batch) -> tuple[t
     if isinstance(head, RoutedHead):  # it copies the rows that each slot picks
         width += head.size * network.config.hidden_size
     top1, acceptance = [], []
-    size = max(1, _CHUNK_BYTES // (4 * width))
+    size = slots_at_once(width, output.hidden.device)
     for hidden, places in zip(torch.split(output.hidden, size), torch.split(output.labels, size), strict=True):
         logits: torch.Tensor = head.logits(hidden)  # type: ignore[operator]
         ids, target_probs = batch.top_ids[places], batch.top_logprobs[places].exp()
