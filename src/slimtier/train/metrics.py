@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from slimtier.drafters.eagle.heads.routed import RoutedHead
 from slimtier.drafters.eagle.network import EagleNetwork
 from slimtier.train.batches import Batch
 from slimtier.train.candidates import slots_at_once
@@ -74,11 +73,8 @@ def validate(network: EagleNetwork, batches: Iterable[Batch], steps: int) -> Val
 def _compare(network: EagleNetwork, output: StepOutput, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Of the slots of a draft step: agreement and acceptance probability, float64 [M] each, on the CPU."""
     head = network.head
-    width = network.config.head.vocab_size
-    if isinstance(head, RoutedHead):  # it copies the rows that each slot picks
-        width += head.size * network.config.hidden_size
+    size = slots_at_once(network.config.head.vocab_size, output.hidden.device)
     top1, acceptance = [], []
-    size = slots_at_once(width, output.hidden.device)
     for hidden, places in zip(torch.split(output.hidden, size), torch.split(output.labels, size), strict=True):
         logits: torch.Tensor = head.logits(hidden)  # type: ignore[operator]
         ids, target_probs = batch.top_ids[places], batch.top_logprobs[places].exp()
