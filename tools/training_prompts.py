@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from slimtier.files import writing
 from slimtier.train.overlap import read_held_out
 from slimtier.train.prompts import Conversation, read_prompts
 from tools.prompt_mix.documents import read_documents
-from tools.prompt_mix.mix import Mix, Prompt
+from tools.prompt_mix.mix import KINDS, Mix, Prompt
 
 BRIEF_TASK, BRIEF_LONG = 400, 0.5
 
@@ -36,7 +37,8 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         rows = [row for path in arguments.prompts for row in single_prompts(path)]
         documents = [document for path in arguments.texts for document in read_documents(path)]
-        mix = Mix(rows, documents, read_held_out(arguments.eval), Random(arguments.seed))
+        shares = dict(read_share(pair) for pair in arguments.shares)
+        mix = Mix(rows, documents, read_held_out(arguments.eval), Random(arguments.seed), shares)
         with writing(arguments.out) as out:
             conversations = mix.conversations(arguments.count)
             drawn = track(conversations, "drawing prompts", arguments.count, console=Console(stderr=True))
@@ -63,6 +65,18 @@ def brief(conversations: Iterable[Conversation], random: Random) -> Iterator[Con
         yield one
 
 
+def read_share(pair: str) -> tuple[str, float]:
+    """ "question=3" -> ("question", 3.0); InputError for what is no kind of the mix or no share."""
+    kind, _, value = pair.partition("=")
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if kind not in KINDS or not 0 < share < math.inf:
+        raise InputError(f"--shares {pair} is not KIND=SHARE with a KIND of {', '.join(KINDS)} and a SHARE above 0")
+    return kind, share
+
+
 def single_prompts(path: Path) -> list[Prompt]:
     """(source, text) of every usable row; says which rows are not."""
     file = read_prompts(path)
@@ -85,6 +99,13 @@ def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=20000, help="rows (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--shares",
+        nargs="+",
+        default=[],
+        metavar="KIND=SHARE",
+        help=f"another mix, of these kinds alone (of {' '.join(KINDS)})",
+    )
     parser.add_argument(
         "--brief", action="store_true", help="leave out rows that take long to read, for their answers are short"
     )

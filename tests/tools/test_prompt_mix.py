@@ -54,6 +54,18 @@ def test_every_prefix_has_the_mix() -> None:
     assert mix.counts == counts
 
 
+def test_other_shares_make_another_mix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mix = Mix(rows(), DOCUMENTS, HeldOut([]), Random(3), {"question": 3, "plain": 1})
+    counts = Counter(kind_of(one) for one in mix.conversations(200))
+    assert counts == {"question": 150, "plain": 50}
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Hello"}\n')
+    given = [str(prompts), "--eval", str(tmp_path), "--out", str(tmp_path / "out.jsonl"), "--shares"]
+    for pair in ("poem=1", "question", "question=0", "question=nan"):
+        assert main([*given, pair]) == 1
+        assert f"--shares {pair} is not KIND=SHARE with a KIND of plain, math" in capsys.readouterr().err
+
+
 def test_some_have_further_turns_and_say_so() -> None:
     _, conversations = mixed()
     longer = [one for one in conversations if len(one.turns) > 1]

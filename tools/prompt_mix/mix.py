@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -47,11 +47,19 @@ _STOP = re.compile(r"(?<=[^\W\d])([,;.!?])(?=\s|$)|(?<=[“”»])([,.])")
 
 
 class Mix:
-    """Draws conversations; counts what came out and what was dropped."""
+    """Draws conversations; counts what came out and what was dropped. `shares`: of the kinds that are wanted, in any
+    unit, instead of those of KINDS."""
 
     def __init__(
-        self, rows: Sequence[Prompt], documents: Sequence[Document], held_out: HeldOut, random: Random
+        self,
+        rows: Sequence[Prompt],
+        documents: Sequence[Document],
+        held_out: HeldOut,
+        random: Random,
+        shares: Mapping[str, float] | None = None,
     ) -> None:
+        given = shares or {name: kind.share for name, kind in KINDS.items()}
+        self.shares = {name: share / sum(given.values()) for name, share in given.items()}
         self.counts: Counter[str] = Counter()
         self.turns: Counter[int] = Counter()
         self.overlaps: Counter[str] = Counter()
@@ -60,14 +68,15 @@ class Mix:
         self._random = random
         self._grammar = read_grammar()
         self._seen: set[tuple[str, ...]] = set()
-        self._kinds = {kind: self._distinct(kind, prompts) for kind, prompts in self._sources(rows, documents).items()}
+        sources = self._sources(rows, documents)
+        self._kinds = {kind: self._distinct(kind, sources[kind]) for kind in self.shares}
 
     def conversations(self, count: int) -> Iterator[Conversation]:
         """At most `count`; when a kind is exhausted the others fill its share."""
         live = dict(self._kinds)
         while live and self.counts.total() < count:
             # the kind that is furthest behind: so every prefix has the mix
-            kind = max(live, key=lambda name: KINDS[name].share * (self.counts.total() + 1) - self.counts[name])
+            kind = max(live, key=lambda name: self.shares[name] * (self.counts.total() + 1) - self.counts[name])
             prompt = next(live[kind], None)
             if prompt is None:
                 del live[kind]
@@ -83,10 +92,10 @@ class Mix:
         """A line for each kind: rows, their part of all, dropped for overlap and as repeats; then the turns."""
         total = self.counts.total()
         lines = [f"{'kind':<12} {'rows':>6} {'share':>6} {'wanted':>6} {'overlap':>8} {'repeats':>8}"]
-        for kind, given in KINDS.items():
+        for kind, wanted in self.shares.items():
             share = self.counts[kind] / max(total, 1)
             dropped = f"{self.overlaps[kind]:>8} {self.repeats[kind]:>8}"
-            lines.append(f"{kind:<12} {self.counts[kind]:>6} {share:>6.1%} {given.share:>6.0%} {dropped}")
+            lines.append(f"{kind:<12} {self.counts[kind]:>6} {share:>6.1%} {wanted:>6.0%} {dropped}")
         turns = ", ".join(f"{self.turns[n]} with {n} turn{'s' * (n > 1)}" for n in sorted(self.turns))
         return "\n".join([*lines, f"{total} rows ({turns}); {self.overlaps.total()} dropped for overlap"])
 
