@@ -5,7 +5,8 @@
 PROMPTS.jsonl has rows {"source", "prompt"}: grade-school sums, whose source begins with gsm8k, and all sorts of others.
 texts.jsonl is from tools/training_texts.py. Added are templated prompts of the kinds that are missing, long ones made
 of the texts, and further turns. Nothing that shares 13 words in a row with the .jsonl files in DIR is kept. Every
-prefix of the output has the mix; the same seed gives the same file.
+prefix of the output has the mix; the same seed gives the same file. --shares makes another mix, as question=3 writing=3
+long=2 code=1 for prose.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -184,12 +184,8 @@ def run(trainer: Trainer, directory: Path, journal: Journal | None, save: Callab
     train together one has a journal: it notes and keeps."""
     shown = nullcontext() if journal is None else journal.shown()
     clock = _Clock(trainer.answer_tokens)
-    with stop_requests() as stop, shown, ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(trainer.batch, trainer.step)
-        while trainer.step < trainer.steps:
-            batch = coming.result()
-            if trainer.step + 1 < trainer.steps:
-                coming = reader.submit(trainer.batch, trainer.step + 1)
+    with stop_requests() as stop, shown, closing(batches_of(trainer)) as batches:
+        for batch in batches:
             numbers = trainer.train_step(batch)
             stopped = trainer.ranks.any(stop())
             if journal is not None:
@@ -199,6 +195,22 @@ def run(trainer: Trainer, directory: Path, journal: Journal | None, save: Callab
                     save()
             if stopped:
                 break
+
+
+def batches_of(trainer: Trainer) -> Generator[Batch | None, None, None]:
+    """The batches of the steps that are left. For a GPU the next one is read while this one is trained on; on a CPU the
+    reader's threads would take more time from the step than reading does."""
+    if trainer.device.type == "cpu":
+        while trainer.step < trainer.steps:
+            yield trainer.batch(trainer.step)
+        return
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(trainer.batch, trainer.step)
+        while trainer.step < trainer.steps:
+            batch = coming.result()
+            if trainer.step + 1 < trainer.steps:
+                coming = reader.submit(trainer.batch, trainer.step + 1)
+            yield batch
 
 
 def _due(trainer: Trainer, every: int) -> bool:
