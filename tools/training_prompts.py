@@ -67,7 +67,7 @@ def brief(conversations: Iterable[Conversation], random: Random) -> Iterator[Con
 
 
 def read_share(pair: str) -> tuple[str, float]:
-    """ "question=3" -> ("question", 3.0); InputError for what is no kind of the mix or no share."""
+    """A kind and its share, of "question=3" for example. Raises InputError for no kind of the mix, or no share."""
     kind, _, value = pair.partition("=")
     try:
         share = float(value)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from slimtier.drafters.eagle.load import DraftFiles
 from slimtier.drafters.eagle.network import EagleNetwork
 from slimtier.drafters.eagle.target_record import TargetRecord, vocabulary_hash
 from slimtier.drafters.eagle.whole import whole_head
@@ -27,6 +28,7 @@ from slimtier.train.shards import CaptureInfo, RowPlace, Rows
 from slimtier.train.tokens import always_kept, meant, token_counts, trimmed_ids
 from slimtier.train.warm import (
     ScaledLinear,
+    Statistics,
     as_drafted,
     eagle_config,
     read_embedding,
@@ -92,9 +94,29 @@ def begin(
     """The network before its first step on `rows`, float32 on the CPU; `start`: a draft directory whose weights it
     takes over, all of them if its head is of the same form, else the body. Save `plain_state` of it."""
     network = blank(target, capture.info, config)
-    statistics, frequencies = statistics_of(capture), meant(capture, rows)
+    statistics = statistics_of(capture)
     former = None if start is None else read_former(start, network.config, network.embedding)
     scaled, network.fc = network.fc, nn.Linear(network.fc.in_features, network.fc.out_features, bias=False)
+    if former is not None and former.config.head == network.config.head:
+        take_over(network, former, with_head=True)
+    else:
+        _solve(network, target, capture, rows, config, statistics, former)
+    if isinstance(scaled, ScaledLinear):
+        network.fc = ScaledLinear(network.fc, statistics.stream_scale)
+    return network
+
+
+def _solve(
+    network: EagleNetwork,
+    target: Target,
+    capture: Rows,
+    rows: Sequence[RowPlace],
+    config: TrainConfig,
+    statistics: Statistics,
+    former: DraftFiles | None,
+) -> None:
+    """Set the head, and the body too where there is no former draft to take it from."""
+    frequencies = meant(capture, rows)
     if former is None:
         start_body(network, config.init, target.weights, statistics, frequencies)
         head, moments = read_head(target.weights), as_drafted(statistics.yty / statistics.count)
@@ -102,18 +124,12 @@ def begin(
         take_over(network, former, with_head=False)
         head = whole_head(former, read_head(target.weights))
         moments = state_moments(network, load(capture, first_rows(rows, _MOMENT_LABELS)))
-    if former is not None and former.config.head == network.config.head:
-        take_over(network, former, with_head=True)
-    else:
-        ids = _trimmed(target, capture, rows, config)
-        start_head(network, config.init.head, head, moments, frequencies, ids)
-        if former is None:
-            _induce(network, capture, rows, frequencies, config)
-        if config.init.head != "random":
-            soften(network, load(capture, first_rows(rows, _SOFTENING_LABELS)), config.loss)
-    if isinstance(scaled, ScaledLinear):
-        network.fc = ScaledLinear(network.fc, statistics.stream_scale)
-    return network
+    ids = _trimmed(target, capture, rows, config)
+    start_head(network, config.init.head, head, moments, frequencies, ids)
+    if former is None:
+        _induce(network, capture, rows, frequencies, config)
+    if config.init.head != "random":
+        soften(network, load(capture, first_rows(rows, _SOFTENING_LABELS)), config.loss)
 
 
 def _induce(

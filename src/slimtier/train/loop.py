@@ -102,9 +102,9 @@ class Trainer:
 
     def validation(self) -> Validation:
         """On the held-out rows, with the running mean of the weights if there is one."""
-        batches = list(self._validation_batches())
-        with self.averaged(), autocast(self.device, self.config.run.bf16):
-            return validate(self.network, batches, self.config.run.validation_steps)
+        part = self.config.run
+        with self.averaged():
+            return validate(self.network, self._validation_batches(), part.validation_steps, bf16=part.bf16)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

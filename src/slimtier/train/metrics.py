@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from slimtier.drafters.eagle.network import EagleNetwork
+from slimtier.train.autocast import autocast
 from slimtier.train.batches import Batch
 from slimtier.train.candidates import slots_at_once
 from slimtier.train.unroll import StepOutput, unroll
@@ -40,16 +41,19 @@ class _Sums:
 
 
 @torch.no_grad()
-def validate(network: EagleNetwork, batches: Iterable[Batch], steps: int) -> Validation:
-    """Validate over `steps` draft steps; every slot goes on as long as its answer does."""
+def validate(network: EagleNetwork, batches: Iterable[Batch], steps: int, *, bf16: bool = False) -> Validation:
+    """Validate over `steps` draft steps; every slot goes on as long as its answer does. `bf16`: as in training. What
+    makes the batches runs without autocast, which cannot join float16 on a CPU."""
     zeros = torch.zeros(steps, dtype=torch.float64)
     sums = _Sums(zeros.clone(), zeros.clone(), zeros.clone())
     for batch in batches:
         count = len(batch.slots)
         agreed = torch.zeros(count, steps, dtype=torch.float64)
         accepted = torch.zeros(count, steps, dtype=torch.float64)
-        for step, output in enumerate(unroll(network, batch, steps)):
-            top1, acceptance = _compare(network, output, batch)
+        with autocast(batch.slots.device, bf16):
+            outputs = unroll(network, batch, steps)
+            compared = [_compare(network, output, batch) for output in outputs]
+        for step, (output, (top1, acceptance)) in enumerate(zip(outputs, compared, strict=True)):
             sums.labels[step] += len(top1)
             sums.top1[step] += top1.sum()
             sums.acceptance[step] += acceptance.sum()

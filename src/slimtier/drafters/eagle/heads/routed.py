@@ -22,7 +22,7 @@ class RoutedHead(nn.Module):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         chosen = self.router.logits(hidden).topk(min(self.size, len(self.weight)), dim=1).indices
         if len(hidden) * self.size > len(self.weight):  # then one product moves less than copies of the rows
-            exact = F.linear(hidden, self.weight).gather(1, chosen)
+            exact = self.scores(hidden, None).gather(1, chosen)
         else:
             exact = torch.bmm(self.weight[chosen], hidden[:, :, None])[:, :, 0]
         return exact.new_full((len(exact), len(self.weight)), -torch.inf).scatter(1, chosen, exact)
