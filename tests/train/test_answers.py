@@ -12,7 +12,8 @@ import torch
 from slimtier.errors import InputError
 from slimtier.loading import Loaded
 from slimtier.train.answer_settings import AnswerSettings, layers_of
-from slimtier.train.answers import Answered, AnswerWriter
+from slimtier.train.answered import Answered
+from slimtier.train.answers import AnswerWriter
 from slimtier.train.prompts import Conversation
 from slimtier.train.turns import Dialogue
 from tests.train import dialogues

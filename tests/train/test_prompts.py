@@ -17,10 +17,10 @@ def message(role: str, content: Any = "hi") -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def read(tmp_path: Path, *rows: Any) -> PromptFile:
+def read(tmp_path: Path, *rows: Any, given: bool = False) -> PromptFile:
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return read_prompts(path)
+    return read_prompts(path, given)
 
 
 def test_the_three_forms(tmp_path: Path) -> None:
@@ -40,6 +40,27 @@ def test_the_three_forms(tmp_path: Path) -> None:
     assert [one.texts for one in file.conversations[1:3]] == [("one", "two"), ("be kind", "one")]
     assert file.dropped == {}
     assert file.answers_left_out == 1
+
+
+def test_answers_that_are_given(tmp_path: Path) -> None:
+    spoken = [message("system", "be kind"), message("user", "one"), message("assistant", "1")]
+    file = read(
+        tmp_path,
+        {"messages": spoken},
+        {"messages": [*spoken, message("user", "two"), message("assistant", "2")]},
+        {"messages": spoken[:2]},
+        {"prompt": "one"},
+        given=True,
+    )
+    assert file.conversations == (
+        Conversation("mine", ("one",), "be kind", ("1",)),
+        Conversation("mine", ("one", "two"), "be kind", ("1", "2")),
+    )
+    assert file.conversations[1].texts == ("be kind", "one", "two", "1", "2")
+    assert file.dropped == {"the last message is not the assistant's": 1, "no messages, so no answer": 1}
+    assert file.answers_left_out == 0
+    with pytest.raises(InputError, match=r'write rows like \{"messages"'):
+        read(tmp_path, {"prompt": "one"}, given=True)
 
 
 @pytest.mark.parametrize(

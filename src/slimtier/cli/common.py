@@ -211,12 +211,13 @@ def read_stdin() -> str:
         raise InputError("standard input is not UTF-8 text: convert it first") from None
 
 
-def prompts_to_answer(path: Path, held_out: Path | None) -> PromptFile:
-    """The prompts of a JSON Lines file without those like the evaluation data in `held_out`; says what is dropped."""
+def prompts_to_answer(path: Path, held_out: Path | None, given: bool = False) -> PromptFile:
+    """The prompts of a JSON Lines file, `given`: with their answers, without those like the evaluation data in
+    `held_out`; says what is dropped."""
     from slimtier.train.overlap import read_held_out, without
     from slimtier.train.prompts import read_prompts
 
-    kept = read_prompts(path)
+    kept = read_prompts(path, given)
     if held_out is not None:
         kept = without(kept, read_held_out(held_out))
     for reason, count in kept.dropped.items():

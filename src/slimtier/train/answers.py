@@ -16,25 +16,11 @@ import torch
 
 from slimtier.models.base import Target
 from slimtier.train.answer_settings import AnswerSettings
+from slimtier.train.answered import NO_ANSWER, NOT_FINITE, TOO_LONG, Answered, most_probable, pack
 
 PROMPT_CHUNK = 64  # tokens of one prompt in one forward
 _LOOP = 64  # an answer whose last tokens repeat a piece of at most half as many is cut: it would go on for ever
 _LOOP_STEP = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One finished conversation: token_ids [n]; answer [n], which of them the target wrote; features [n, S · hidden];
-    top_ids and top_logprobs [answer tokens, top_n], the distribution at temperature 1 of each of those;
-    final [n, hidden], what the target's head took."""
-
-    number: int
-    token_ids: torch.Tensor
-    answer: torch.Tensor
-    features: torch.Tensor
-    top_ids: torch.Tensor
-    top_logprobs: torch.Tensor
-    final: torch.Tensor
 
 
 class Script(Protocol):
@@ -76,6 +62,7 @@ class AnswerWriter:
         self.ends = frozenset(eos_token_ids)
         self.dropped: dict[str, int] = {}
         self.finished = 0
+        self.agreement = None  # what it writes is its own
         self._capacity = min(target.info.max_positions, settings.max_positions)
 
     def write(self, scripts: Iterator[tuple[int, Script]]) -> Iterator[Answered]:
@@ -107,7 +94,7 @@ class AnswerWriter:
         for number, script in scripts:
             opening = script.opening()
             if len(opening) > self.settings.max_prompt_tokens:
-                self._drop("the prompt is longer than max_prompt_tokens")
+                self._drop(TOO_LONG)
                 continue
             temperature = self.settings.temperatures[number % len(self.settings.temperatures)]
             draws = np.random.default_rng((self.settings.seed, number))
@@ -132,7 +119,7 @@ class AnswerWriter:
         ready = [i for i, row in enumerate(rows) if row is not None and row.read == len(row.tokens)]
         if not ready:
             return
-        ids, logprobs = self._top(hidden[[ends[i] - 1 for i in ready]])
+        ids, logprobs = most_probable(self.target, hidden[[ends[i] - 1 for i in ready]], self.settings.top_n)
         for place, top_ids, top_logprobs in zip(ready, ids, logprobs, strict=True):
             row = rows[place]
             assert row is not None
@@ -144,15 +131,6 @@ class AnswerWriter:
                     self.finished += 1
                     yield finished
 
-    def _top(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """ids and log probabilities [M, top_n] of the most probable tokens."""
-        top = getattr(self.target, "topk", None)
-        if top is not None:
-            values, ids, logsumexp = top(hidden, self.settings.top_n)
-            return ids, values - logsumexp[:, None]
-        best = self.target.head(hidden).log_softmax(1).topk(self.settings.top_n, dim=1)
-        return best.indices.cpu(), best.values.cpu()
-
     def _append(self, row: _Row, token: int, top_ids: torch.Tensor, top_logprobs: torch.Tensor) -> bool:
         """Add a written token; False when the conversation is over."""
         row.tokens.append(token)
@@ -162,7 +140,7 @@ class AnswerWriter:
             row.tops.append((top_ids, top_logprobs))
         if token not in self.ends:
             full = len(row.written) >= self.settings.max_new_tokens or len(row.tokens) >= self._capacity
-            return not full and not _loops(row.written)
+            return not full and not loops(row.written)
         following = row.script.after(row.written)
         if following is None or len(row.tokens) + len(following) + self.settings.max_new_tokens > self._capacity:
             return False
@@ -173,24 +151,15 @@ class AnswerWriter:
 
     def _finish(self, row: _Row) -> Answered | None:
         """What is kept of the row; its last token was never read and has no features, so it goes."""
-        features = torch.cat(row.features).cpu()
-        if not bool(torch.isfinite(features).all()):
-            self._drop("a state is not finite in float16")
-            return None
         if not row.tops:
-            self._drop("no answer was written")
+            self._drop(NO_ANSWER)
             return None
-        count = len(features)
-        answer = torch.tensor(row.answer[: count + 1], dtype=torch.uint8)
-        return Answered(
-            row.number,
-            torch.tensor(row.tokens[: count + 1], dtype=torch.int32),
-            answer,
-            torch.cat((features, features.new_zeros(1, features.shape[1]))),
-            torch.stack([ids for ids, _ in row.tops]).to(torch.int32),
-            torch.stack([logprobs for _, logprobs in row.tops]).half(),
-            torch.cat(row.final).float().cpu(),
-        )
+        tops = torch.stack([ids for ids, _ in row.tops]), torch.stack([logprobs for _, logprobs in row.tops])
+        spoken = row.tokens, row.answer
+        packed = pack(row.number, spoken, torch.cat(row.features), torch.cat(row.final), tops)
+        if packed is None:
+            self._drop(NOT_FINITE)
+        return packed
 
 
 def _draw(row: _Row, ids: torch.Tensor, logprobs: torch.Tensor) -> int:
@@ -203,7 +172,7 @@ def _draw(row: _Row, ids: torch.Tensor, logprobs: torch.Tensor) -> int:
     return int(ids[min(place, len(weights) - 1)])
 
 
-def _loops(answer: Sequence[int]) -> bool:
+def loops(answer: Sequence[int]) -> bool:
     """Whether the answer's end only repeats itself."""
     if len(answer) < 2 * _LOOP or len(answer) % _LOOP_STEP:
         return False

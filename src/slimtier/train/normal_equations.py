@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from slimtier.files import replacing, telling
-from slimtier.train.answers import Answered
+from slimtier.train.answered import Answered
 
 
 class NormalEquations:

@@ -15,7 +15,8 @@ import torch
 from slimtier.errors import ConfigError, InputError
 from slimtier.loading import Loaded
 from slimtier.train.answer_settings import AnswerSettings, with_layers
-from slimtier.train.answers import Answered, AnswerWriter, Script
+from slimtier.train.answered import Answered
+from slimtier.train.answers import AnswerWriter, Script
 from slimtier.train.batches import Split
 from slimtier.train.capture import describe_capture, patient, scripts_of
 from slimtier.train.normal_equations import NormalEquations

@@ -12,7 +12,7 @@ from safetensors.torch import save
 
 from slimtier.errors import InputError
 from slimtier.files import append_line, write_whole
-from slimtier.train.answers import Answered
+from slimtier.train.answered import Answered
 from slimtier.train.shards import LIST
 
 SHARD_BYTES = 64 << 20
