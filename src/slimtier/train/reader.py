@@ -1,7 +1,8 @@
 """The target reads conversations that were written elsewhere, and what it computed on the way is kept.
 
-Nothing is decoded, so a forward has thousands of tokens: that is several times faster than to write. What is learned is
-the target's distribution after each word of the answers, whoever wrote them.
+Nothing is decoded, so a forward has thousands of tokens. A CPU, which multiplies all it can with the 64 rows of an
+`AnswerWriter`, gains little by that. What is learned is the target's distribution after each word of the answers,
+whoever wrote them.
 """
 
 from __future__ import annotations
