@@ -75,6 +75,8 @@ def _unless(base: bool, setting: str) -> tuple[str, ...]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = _options(argv)
+    if arguments.keep is not None and arguments.keep.exists():
+        raise SystemExit(f"--keep {arguments.keep} is there already: name a new directory")
     from slimtier.models.native import open_weights
     from slimtier.models.resolve import resolve
 

@@ -247,6 +247,8 @@ def _pair(length: float | None, gain: tuple[float, float, float] | None) -> str:
 
 def best_table(arms: Sequence[Arm], rows: Rows) -> str:
     """Each draft at its best length (chosen on one half of the prompts, reported on the other) against the others."""
+    if not any(row["half"] for row in rows):
+        return "No best length: that takes two prompts of a category, asked one by one (--per-category 2)."
     chosen: dict[tuple[str, str], Arm] = {}
     for arm in arms:
         if arm.draft is None:

@@ -60,6 +60,7 @@ def test_json(model: str) -> None:
     done = run("head", "--model", model, "--precision", "q8", *QUICK, "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
+    assert found["provenance"]["torch"]
     assert (found["precision"], found["draft_precision"], found["num_speculative_tokens"]) == ("q8", "q8", 2)
     assert len(found["cost"]["target_s"]) == 4
     assert {row["head"]["kind"] for row in found["heads"]} == {"full", "slim", "routed"}

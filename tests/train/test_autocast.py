@@ -60,6 +60,7 @@ def test_muon_iterates_in_bfloat16_where_that_is_fast(monkeypatch: pytest.Monkey
     has(monkeypatch, avx512_bf16=False)
     exact = orthogonalised(matrix)
     has(monkeypatch, avx512_bf16=True)
+    assert torch.equal(orthogonalised(matrix, bf16=False), exact)
     rounded = orthogonalised(matrix)
     assert rounded.dtype == torch.float32
     assert not torch.equal(rounded, exact)

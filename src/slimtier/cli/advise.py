@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,7 +66,7 @@ def head(
             drafts=draft or (),
             progress=progress,
         )
-    typer.echo(json_module.dumps(found.to_dict(), ensure_ascii=False) if json else _text(found))
+    typer.echo(common.measured_json(found.to_dict()) if json else _text(found))
 
 
 def _load(model: str, runtime: str, precision: str, threads: int | None) -> Loaded:

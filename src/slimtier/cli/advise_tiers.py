@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from typing import Annotated
 
 import typer
@@ -50,4 +49,4 @@ def tiers(
             route or (),
             progress,
         )
-    typer.echo(json_module.dumps(found.to_dict(), ensure_ascii=False) if json else text_of(found))
+    typer.echo(common.measured_json(found.to_dict()) if json else text_of(found))

@@ -227,6 +227,15 @@ def prompts_to_answer(path: Path, held_out: Path | None, given: bool = False) ->
     return kept
 
 
+def measured_json(found: Mapping[str, Any]) -> str:
+    """What was measured as one JSON object, with its provenance."""
+    import json
+
+    from slimtier.provenance import Provenance
+
+    return json.dumps({**found, "provenance": Provenance.collect().to_dict()}, ensure_ascii=False)
+
+
 def summary(result: Result) -> str:
     """One line on how the answer was made."""
     stats, run = result.stats, result.run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +43,7 @@ def doctor(
     trial = Trial(max_new_tokens=max_new_tokens, num_speculative_tokens=num_speculative_tokens)
     with common.bar("examining", "texts") as progress:
         report = diagnose(draft, loaded, trial=trial, threads=threads, progress=progress)
-    typer.echo(json_module.dumps(report.to_dict(), ensure_ascii=False) if json else text_of(report))
+    typer.echo(common.measured_json(report.to_dict()) if json else text_of(report))
     if not report.healthy:
         raise typer.Exit(1)
 

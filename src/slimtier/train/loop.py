@@ -64,7 +64,7 @@ class Trainer:
         self, network: EagleNetwork, data: Data, config: TrainConfig, ranks: Ranks, device: torch.device
     ) -> None:
         self.network, self.data, self.config, self.ranks, self.device = network, data, config, ranks, device
-        self.optimisers = make_optimisers(network, config.optimisation)
+        self.optimisers = make_optimisers(network, config.optimisation, config.run.bf16)
         self.mean = RunningMean(network, config.optimisation.ema) if config.optimisation.ema else None
         self.gradients = Gradients(network, config.loss, ranks)
         self.steps = config.optimisation.steps or data.schedule.steps(config.optimisation.epochs)

@@ -26,9 +26,9 @@ def rate(step: int, steps: int, config: OptimisationPart) -> float:
     return config.final_lr + (1 - config.final_lr) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def make_optimisers(network: nn.Module, config: OptimisationPart) -> list[torch.optim.Optimizer]:
+def make_optimisers(network: nn.Module, config: OptimisationPart, bf16: bool = True) -> list[torch.optim.Optimizer]:
     """Each group has its peak rate as "peak_lr". Under muon AdamW keeps what has a row for each token, and all that is
-    no matrix."""
+    no matrix. `bf16`: Muon's iterations, where the device is fast at it."""
     trained = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
     muon = [w for name, w in trained if config.optimiser == "muon" and w.dim() == 2 and not name.endswith(_BY_TOKEN)]
     taken = {id(weight) for weight in muon}
@@ -37,7 +37,7 @@ def make_optimisers(network: nn.Module, config: OptimisationPart) -> list[torch.
         torch.optim.AdamW(others, lr=config.lr, betas=_BETAS, weight_decay=config.weight_decay, fused=True)
     ]
     if muon:
-        made.append(Muon(muon, config.muon_lr, config.weight_decay))
+        made.append(Muon(muon, config.muon_lr, config.weight_decay, bf16=bf16))
     for optimiser in made:
         for group in optimiser.param_groups:
             group["peak_lr"] = group["lr"]
@@ -53,10 +53,18 @@ def set_rate(optimisers: Iterable[torch.optim.Optimizer], share: float) -> None:
 
 class Muon(torch.optim.Optimizer):
     """Momentum whose updates are orthogonalised (Jordan et al. 2024). torch.optim.Muon iterates in bfloat16, which a
-    CPU without bfloat16 units does many times slower; this one takes float32 there."""
+    CPU without bfloat16 units does many times slower; this one takes float32 there, and without `bf16`."""
 
-    def __init__(self, weights: list[nn.Parameter], lr: float, weight_decay: float, momentum: float = 0.95) -> None:
+    def __init__(
+        self,
+        weights: list[nn.Parameter],
+        lr: float,
+        weight_decay: float,
+        momentum: float = 0.95,
+        bf16: bool = True,
+    ) -> None:
         super().__init__(weights, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        self._bf16 = bf16
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -69,15 +77,15 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum"] = torch.zeros_like(weight)
                 momentum = state["momentum"].lerp_(weight.grad, 1 - group["momentum"])
-                update = orthogonalised(weight.grad.lerp(momentum, group["momentum"]))
+                update = orthogonalised(weight.grad.lerp(momentum, group["momentum"]), self._bf16)
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(update, alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
 
 
-def orthogonalised(matrix: torch.Tensor, steps: int = 5) -> torch.Tensor:
+def orthogonalised(matrix: torch.Tensor, bf16: bool = True, steps: int = 5) -> torch.Tensor:
     """[n, m] -> about U Vᵀ of its singular value decomposition, by Newton-Schulz iterations."""
     a, b, c = _NEWTON_SCHULZ
-    x: torch.Tensor = matrix.bfloat16() if multiplies_bfloat16(matrix.device) else matrix
+    x: torch.Tensor = matrix.bfloat16() if bf16 and multiplies_bfloat16(matrix.device) else matrix
     tall = x.shape[0] > x.shape[1]
     x = x.T if tall else x
     x = x / x.norm().clamp(min=1e-7)
