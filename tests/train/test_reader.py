@@ -159,6 +159,7 @@ def speaking(speaker: Speaker) -> Iterator[str]:
                 self.answer(200, speaker.complete(request))
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda request, address: None  # type: ignore[method-assign]
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -208,6 +209,14 @@ def test_a_server_of_another_model_is_found_out(model: Loaded, tmp_path: Path, m
     monkeypatch.setattr(served, "ENOUGH", 40)
     with pytest.raises(ConfigError, match=r"only 0% of the tokens .* serve the same model"):
         capture(model, Speaker(model, twist=7), tmp_path, tokens=10_000)
+
+
+def test_a_token_that_the_model_does_not_have_is_refused(model: Loaded, tmp_path: Path) -> None:
+    speaker = Speaker(model)
+    speaker.complete = lambda request: {**answer, "choices": [{**answer["choices"][0], "token_ids": [10**6]}]}  # type: ignore[method-assign]
+    answer = Speaker(model).complete({"prompt": [1, 5], "max_tokens": 3})
+    with pytest.raises(ConfigError, match="wrote a token that this model does not have"):
+        capture(model, speaker, tmp_path)
 
 
 @pytest.mark.parametrize("models", [(), ("a", "b")])

@@ -52,6 +52,8 @@ class Server:
         choice = answer.choices[0]
         # vLLM gives the tokens; of others the text is made into tokens again
         ids = getattr(choice, "token_ids", None) or self.tokenizer.encode(choice.text, add_special_tokens=False)
+        if max(ids, default=0) >= self.tokenizer.vocab_size:
+            raise ConfigError(f"{self.address} wrote a token that this model does not have: serve the same model")
         return [*ids, *self._missing_end(ids, choice.finish_reason)]
 
     def _missing_end(self, ids: Sequence[int], reason: str) -> list[int]:
