@@ -23,8 +23,8 @@ from slimtier.train.answers import AnswerWriter
 from slimtier.train.prompts import Conversation, PromptFile
 from slimtier.train.reader import TranscriptReader
 from slimtier.train.served import Server
-from slimtier.train.transcript import Room, Transcript, closing_token, cut_loop, recite, transcribe
-from slimtier.train.turns import Dialogue
+from slimtier.train.transcript import Room, Transcript, cut_loop, recite, transcribe
+from slimtier.train.turns import Dialogue, closing_token
 from tests.train import dialogues
 from tests.train.test_answers import SETTINGS, same, write
 

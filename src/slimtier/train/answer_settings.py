@@ -28,6 +28,10 @@ class AnswerSettings:
     rows: int = 64
     seed: int = 0
 
+    def temperature_of(self, number: int) -> float:
+        """Of the answers of a conversation."""
+        return self.temperatures[number % len(self.temperatures)]
+
 
 def with_layers(settings: AnswerSettings, num_layers: int) -> AnswerSettings:
     """With the layers named that will be captured, and checked."""

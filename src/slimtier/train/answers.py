@@ -6,6 +6,7 @@ in the same forwards in which the others write. A row's result depends on its ow
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -60,7 +61,7 @@ class AnswerWriter:
     def __init__(self, target: Target, settings: AnswerSettings, eos_token_ids: Sequence[int]) -> None:
         self.target, self.settings = target, settings
         self.ends = frozenset(eos_token_ids)
-        self.dropped: dict[str, int] = {}
+        self.dropped: Counter[str] = Counter()
         self.finished = 0
         self.agreement = None  # what it writes is its own
         self._capacity = min(target.info.max_positions, settings.max_positions)
@@ -94,15 +95,12 @@ class AnswerWriter:
         for number, script in scripts:
             opening = script.opening()
             if len(opening) > self.settings.max_prompt_tokens:
-                self._drop(TOO_LONG)
+                self.dropped[TOO_LONG] += 1
                 continue
-            temperature = self.settings.temperatures[number % len(self.settings.temperatures)]
+            temperature = self.settings.temperature_of(number)
             draws = np.random.default_rng((self.settings.seed, number))
             return _Row(number, script, temperature, draws, opening, [False] * len(opening))
         return None
-
-    def _drop(self, reason: str) -> None:
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def _keep(
         self, rows: Sequence[_Row | None], lengths: Sequence[int], hidden: torch.Tensor, streams: torch.Tensor
@@ -152,13 +150,13 @@ class AnswerWriter:
     def _finish(self, row: _Row) -> Answered | None:
         """What is kept of the row; its last token was never read and has no features, so it goes."""
         if not row.tops:
-            self._drop(NO_ANSWER)
+            self.dropped[NO_ANSWER] += 1
             return None
         tops = torch.stack([ids for ids, _ in row.tops]), torch.stack([logprobs for _, logprobs in row.tops])
         spoken = row.tokens, row.answer
         packed = pack(row.number, spoken, torch.cat(row.features), torch.cat(row.final), tops)
         if packed is None:
-            self._drop(NOT_FINITE)
+            self.dropped[NOT_FINITE] += 1
         return packed
 
 

@@ -100,7 +100,7 @@ def capture(
         shards.flush()
         sums.save(directory / STATISTICS)
     if not shards.lines:
-        raise InputError(f"no conversation could be used: {writer.dropped or 'the prompts are empty'}")
+        raise InputError(f"no conversation could be used: {dict(writer.dropped) or 'the prompts are empty'}")
     count = sum(line["rows"] for line in shards.lines)
     return Captured(shards.answer_tokens, shards.bytes, count, dict(writer.dropped), full, writer.agreement)
 
@@ -119,11 +119,10 @@ def _written(
         writer = AnswerWriter(target, settings, target.info.eos_token_ids)
         return writer, writer.write(patient(scripts, writer, len(conversations)))
     reader = TranscriptReader(target, settings)
-    capacity = min(target.info.max_positions, settings.max_positions)
     if answers == "given":
-        room = Room(settings.max_prompt_tokens, 1, capacity)
+        room = Room(settings.max_prompt_tokens, 1, reader.capacity)
         return reader, reader.read(recite(loaded.tokenizer, conversations, done, room))
-    room = Room(settings.max_prompt_tokens, settings.max_new_tokens, capacity)
+    room = Room(settings.max_prompt_tokens, settings.max_new_tokens, reader.capacity)
     from_server = served(answers, patient(scripts, reader, len(conversations)), settings, room)
     return reader, alike(reader.read(from_server), reader, answers)
 
@@ -180,6 +179,7 @@ def describe_capture(loaded: Loaded, prompts: PromptFile, settings: AnswerSettin
 
 
 def _said(conversation: Conversation) -> dict[str, Any]:
+    """What its digest is made of: one without answers has that which it had before there were any."""
     return {key: value for key, value in asdict(conversation).items() if key != "answers" or value}
 
 

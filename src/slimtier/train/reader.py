@@ -7,6 +7,7 @@ whoever wrote them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
@@ -22,13 +23,14 @@ POSITIONS = 4096  # in one forward, or one conversation
 
 class TranscriptReader:
     """Reads transcripts with `target`. `dropped`, `finished`: as an `AnswerWriter`'s. Of the `greedy_tokens` that were
-    the most probable to their writer, `agreed` are to the target."""
+    the most probable to their writer, `agreed` are to the target. `capacity`: the longest
+    conversation, in tokens."""
 
     def __init__(self, target: Target, settings: AnswerSettings) -> None:
         self.target, self.settings = target, settings
-        self.dropped: dict[str, int] = {}
+        self.dropped: Counter[str] = Counter()
         self.finished = self.greedy_tokens = self.agreed = 0
-        self._capacity = min(target.info.max_positions, settings.max_positions)
+        self.capacity = min(target.info.max_positions, settings.max_positions)
 
     @property
     def agreement(self) -> float | None:
@@ -37,7 +39,7 @@ class TranscriptReader:
 
     def read(self, transcripts: Iterable[Transcript]) -> Iterator[Answered]:
         """Each conversation with an answer, in their order."""
-        cache = self.target.begin(self.settings.rows, self._capacity)
+        cache = self.target.begin(self.settings.rows, self.capacity)
         for batch in self._batches(transcripts):
             cache.crop([0] * self.settings.rows)
             lengths = [len(one.token_ids) - 1 for one in batch]
@@ -54,7 +56,7 @@ class TranscriptReader:
         batch: list[Transcript] = []
         for one in transcripts:
             if not any(one.answer):
-                self._drop(TOO_LONG if len(one.token_ids) > self.settings.max_prompt_tokens else NO_ANSWER)
+                self.dropped[TOO_LONG if len(one.token_ids) > self.settings.max_prompt_tokens else NO_ANSWER] += 1
                 continue
             held = sum(len(other.token_ids) for other in batch)
             if batch and (held + len(one.token_ids) > POSITIONS or len(batch) == self.settings.rows):
@@ -80,16 +82,13 @@ class TranscriptReader:
             answers += count
             row = pack(one.number, (one.token_ids, one.answer), streams[part], hidden[part], tops)
             if row is None:
-                self._drop(NOT_FINITE)
+                self.dropped[NOT_FINITE] += 1
                 continue
             if one.greedy:
                 self.greedy_tokens += count
                 self.agreed += int((row.top_ids[:, 0] == row.token_ids[row.answer.bool()]).sum())
             self.finished += 1
             yield row
-
-    def _drop(self, reason: str) -> None:
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
 
 def _begins(batch: list[Transcript]) -> Iterator[tuple[int, Transcript]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from threading import Event
 from typing import Any
@@ -15,7 +16,8 @@ from slimtier.train.answer_settings import AnswerSettings
 from slimtier.train.answered import Answered
 from slimtier.train.answers import Script
 from slimtier.train.reader import TranscriptReader
-from slimtier.train.transcript import Room, Transcript, closing_token, cut_loop, transcribe
+from slimtier.train.transcript import Room, Transcript, cut_loop, transcribe
+from slimtier.train.turns import closing_token
 
 RETRIES, TIMEOUT_S = 5, 600.0
 ENOUGH, LEAST = 1000, 0.8  # greedy tokens, and the share of them that must be the target's too
@@ -29,6 +31,10 @@ class Server:
         self.address, self.tokenizer = address, tokenizer
         self._client = _client(address)
         self._model = _served(self._client, address)
+
+    @cached_property
+    def _closing(self) -> int:
+        return closing_token(self.tokenizer)
 
     def complete(self, token_ids: Sequence[int], temperature: float, seed: int, settings: AnswerSettings) -> list[int]:
         """What the model writes after the tokens, its end of turn included. Raises InputError when the server fails."""
@@ -58,7 +64,7 @@ class Server:
 
     def _missing_end(self, ids: Sequence[int], reason: str) -> list[int]:
         ended = bool(ids) and ids[-1] in self.tokenizer.eos_token_ids
-        return [closing_token(self.tokenizer)] if reason == "stop" and not ended else []
+        return [self._closing] if reason == "stop" and not ended else []
 
 
 def served(
@@ -69,7 +75,7 @@ def served(
     over = Event()
 
     def converse(number: int, script: Script) -> Transcript:
-        temperature = settings.temperatures[number % len(settings.temperatures)]
+        temperature = settings.temperature_of(number)
 
         def write(tokens: Sequence[int], asking: bool) -> list[int]:
             if over.is_set():

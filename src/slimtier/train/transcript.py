@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from slimtier.errors import InputError
 from slimtier.models.tokenizer import Tokenizer
 from slimtier.train.answers import Script, loops
 from slimtier.train.prompts import Conversation
-from slimtier.train.turns import Dialogue
+from slimtier.train.turns import Dialogue, closing_token
 
 Write = Callable[[Sequence[int], bool], list[int]]
 """What is written after the tokens so far; whether it is the user's words. Nothing: the conversation is over."""
@@ -40,7 +39,8 @@ def transcribe(number: int, script: Script, write: Write, ends: Sequence[int], r
     that is too long is left as it is."""
     tokens = script.opening()
     answer = [False] * len(tokens)
-    while len(tokens) + room.answer <= room.capacity and (any(answer) or len(tokens) <= room.prompt):
+    fits = len(tokens) <= room.prompt
+    while fits and len(tokens) + room.answer <= room.capacity:
         asking = script.asking
         written = write(tokens, asking)
         tokens += written
@@ -68,20 +68,6 @@ def recite(
             return [] if said is None else [*tokenizer.encode(said, add_special_tokens=False), closing]
 
         yield transcribe(number, Dialogue(tokenizer, conversation), write, (closing,), room)
-
-
-def closing_token(tokenizer: Tokenizer) -> int:
-    """The token that ends an answer: what the chat template has after one, or the model's first end token."""
-    if tokenizer.has_chat_template:
-        mark = "\u241fwritten\u241f"
-        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
-        tail = tokenizer.render_chat(messages, add_generation_prompt=False).partition(mark)[2]
-        ids = tokenizer.encode(tail, add_special_tokens=False)
-        if ids and ids[0] in tokenizer.eos_token_ids:
-            return ids[0]
-    if not tokenizer.eos_token_ids:
-        raise InputError("this model's files name no token that ends an answer: given answers cannot be closed")
-    return tokenizer.eos_token_ids[0]
 
 
 def cut_loop(written: list[int]) -> list[int]:

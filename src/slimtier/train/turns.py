@@ -64,3 +64,16 @@ class Dialogue:
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+def closing_token(tokenizer: Tokenizer) -> int:
+    """The token that ends an answer: what the chat template has after one, or the model's first end token."""
+    if tokenizer.has_chat_template:
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _WRITTEN}]
+        tail = tokenizer.render_chat(messages, add_generation_prompt=False).partition(_WRITTEN)[2]
+        ids = tokenizer.encode(tail, add_special_tokens=False)
+        if ids and ids[0] in tokenizer.eos_token_ids:
+            return ids[0]
+    if not tokenizer.eos_token_ids:
+        raise InputError("this model's files name no token that ends an answer: given answers cannot be closed")
+    return tokenizer.eos_token_ids[0]
