@@ -51,7 +51,7 @@ def draft(model: Path) -> Path:
 
 
 def test_evidence_about_one_draft_is_not_about_another(model: Path, draft: Path, tmp_path: Path) -> None:
-    """Trained anew, run at another precision, ended earlier; where it lies does not matter."""
+    """Trained anew, run at another precision, ended earlier; where it lies and what auto stands for do not matter."""
     engine = Engine.from_pretrained(model, drafter="none")
     moved = tmp_path / "moved"
     copytree(draft, moved)
@@ -61,7 +61,8 @@ def test_evidence_about_one_draft_is_not_about_another(model: Path, draft: Path,
         found = [Engine.from_pretrained(model, drafter=drafter, **one) for one in [*given, {"draft": draft, **more}]]
         known = [identity_of(one.drafter) for one in found]
         assert len(set(known)) == 4, known
-        assert identity_of(Engine.from_pretrained(model, drafter=drafter, draft=moved).drafter) == known[0]
+        for same in ({"draft": moved}, {"draft": draft, "draft_precision": "q8"}):
+            assert identity_of(Engine.from_pretrained(model, drafter=drafter, **same).drafter) == known[0]
 
 
 @pytest.mark.parametrize("runtime", ["native", "hf"])

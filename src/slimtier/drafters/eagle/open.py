@@ -17,6 +17,7 @@ from slimtier.models.native import NativeTarget
 
 if TYPE_CHECKING:
     from slimtier.drafters.eagle.runtime import Runtime
+    from slimtier.drafters.eagle.runtime_native import DraftPrecision
     from slimtier.models.base import Target, TargetInfo
     from slimtier.models.tokenizer import Tokenizer
 
@@ -41,8 +42,9 @@ def open_drafter(
     _check(files, target.info, tokenizer)
     for note in files.notes:
         warnings.warn(f"{files.path}: {note}", stacklevel=2)
-    which = partial(_digest, files.path, precision if precision != "auto" else f"{target.info.runtime}'s")
-    return EagleDrafter(_runtime(files, target, precision), files.config.capture, confidence, which=which)
+    kept = _kept(precision, target)
+    which = partial(_digest, files.path, kept)
+    return EagleDrafter(_runtime(files, target, kept), files.config.capture, confidence, which=which)
 
 
 def shipped_draft(model: str) -> Path | None:
@@ -78,13 +80,19 @@ def _digest(path: Path, precision: str) -> str:
     return f"{digest.hexdigest()[:16]} at {precision}"
 
 
-def _runtime(files: DraftFiles, target: Target, precision: str) -> Runtime:
+def _kept(precision: str, target: Target) -> DraftPrecision:
+    """In what the drafter's weights are kept."""
+    native = isinstance(target, NativeTarget)
+    if precision == "q8" and not native:
+        raise ConfigError("draft_precision q8 is for native on a CPU: choose fp32, or leave it out")
+    return "q8" if native and precision != "fp32" else "fp32"
+
+
+def _runtime(files: DraftFiles, target: Target, precision: DraftPrecision) -> Runtime:
     if isinstance(target, NativeTarget):
         from slimtier.drafters.eagle.runtime_native import NativeRuntime
 
-        return NativeRuntime(files, target, "fp32" if precision == "fp32" else "q8")
-    if precision == "q8":
-        raise ConfigError("draft_precision q8 is for native on a CPU: choose fp32, or leave it out")
+        return NativeRuntime(files, target, precision)
     from slimtier.drafters.eagle.runtime_torch import TorchRuntime
 
     embedding = target.weight("embedding")
