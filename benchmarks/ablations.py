@@ -5,17 +5,18 @@
 The base is a slim head of rank hidden / 8, started by ridge regression, an induction head and activation-weighted SVD,
 trained by Muon with KL, most steps with one draft step and the last with three. Every arm has the same short budget:
 the arms are compared with each other, none of them is a finished draft. Numbers are those of rows that are held out,
-over the full vocabulary. --keep keeps the drafts, to be decoded with.
+over the full vocabulary. --keep keeps the runs, whose drafts can be decoded with; the same command goes on where it
+was broken off.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -75,14 +76,11 @@ def _unless(base: bool, setting: str) -> tuple[str, ...]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = _options(argv)
-    if arguments.keep is not None and arguments.keep.exists():
-        raise SystemExit(f"--keep {arguments.keep} is there already: name a new directory")
     from slimtier.models.native import open_weights
     from slimtier.models.resolve import resolve
 
     config = open_weights(resolve(arguments.model)).config
-    arms = make_arms(config.hidden_size, config.vocab.size)
-    arms = [arm for arm in arms if not arguments.groups or arm.group in arguments.groups]
+    arms = choose(make_arms(config.hidden_size, config.vocab.size), arguments.groups, arguments.arms)
     steps = QUICK_STEPS if arguments.quick else arguments.steps
     done: dict[tuple[str, ...], dict[str, Any]] = {}
     rows = []
@@ -105,9 +103,25 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("capture", type=Path, help="a directory that `slimtier capture` wrote")
     options.add_argument("--steps", type=int, default=200)
     options.add_argument("--model", default="smollm2-135m")
-    options.add_argument("--keep", type=Path, metavar="DIR", help="where the drafts go, as base or GROUP_ARM")
+    options.add_argument("--keep", type=Path, metavar="DIR", help="where the runs go, as base or GROUP_ARM")
     options.add_argument("--groups", nargs="+", metavar="NAME", help="only these: rank init loss K head optimiser body")
+    options.add_argument("--arms", nargs="+", metavar="NAME", help='only these, such as full slim "trimmed 8192"')
+    options.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="of every arm, as `slimtier train` takes it"
+    )
     return options.parse_args(argv)
+
+
+def choose(arms: Sequence[Arm], groups: Sequence[str] | None, names: Sequence[str] | None) -> list[Arm]:
+    """The arms of these groups, of these names; None: all. SystemExit for one that is not there."""
+    for asked, known in ((groups, {arm.group for arm in arms}), (names, {arm.name for arm in arms})):
+        unknown = sorted(set(asked or ()) - known)
+        if unknown:
+            raise SystemExit(f"no {unknown[0]!r} among the arms: choose of {', '.join(sorted(known))}")
+    chosen = [arm for arm in arms if (not groups or arm.group in groups) and (not names or arm.name in names)]
+    if not chosen:
+        raise SystemExit("none of these arms is in these groups: leave out --groups")
+    return chosen
 
 
 def train_arm(arguments: argparse.Namespace, arm: Arm, settings: Sequence[str], steps: int) -> dict[str, Any]:
@@ -119,22 +133,31 @@ def train_arm(arguments: argparse.Namespace, arm: Arm, settings: Sequence[str], 
     from slimtier.train.run import Request, train
 
     torch.set_num_threads(arguments.threads)
-    fixed = (f"optimisation.steps={steps}", f"optimisation.seed={arguments.seed}", f"run.checkpoint_every={steps}")
-    config = read_config(None, (*BASE, *fixed, f"run.validate_every={steps}", *settings))
-    with tempfile.TemporaryDirectory() as place:
+    fixed = (f"optimisation.steps={steps}", f"optimisation.seed={arguments.seed}")
+    config = read_config(None, (*BASE, *fixed, f"run.validate_every={steps}", *arguments.set, *settings))
+    with _place(arguments.keep, f"{arm.group} {arm.name}" if settings else "base") as place:
+        resumed = place.exists()
         started = time.perf_counter()
-        outcome = train(Request(arguments.capture, arguments.model, Path(place), config), lambda words: None, _quiet)
-        checks = [line for line in read_lines(Path(place) / "metrics.jsonl") if "validation" in line]
-        if arguments.keep is not None:
-            name = f"{arm.group} {arm.name}" if settings else "base"
-            shutil.copytree(outcome.draft, arguments.keep / re.sub(r"\W+", "_", name))
+        request = Request(arguments.capture, arguments.model, place, config, resume=resumed)
+        outcome = train(request, lambda words: None, _quiet)
+        checks = [line for line in read_lines(place / "metrics.jsonl") if "validation" in line]
     return {
         "before": checks[0]["validation"],
         "after": checks[-1]["validation"],
         "steps": steps,
         "answer_tokens": outcome.answer_tokens,
-        "seconds": time.perf_counter() - started,
+        "seconds": None if resumed else time.perf_counter() - started,
     }
+
+
+@contextmanager
+def _place(keep: Path | None, name: str) -> Iterator[Path]:
+    """Where a run goes: below `keep`, or for as long as it takes."""
+    if keep is not None:
+        yield keep / re.sub(r"\W+", "_", name)
+        return
+    with tempfile.TemporaryDirectory() as above:
+        yield Path(above) / "run"
 
 
 def _quiet(done: int, total: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.ablations import make_arms
+from benchmarks.ablations import choose, make_arms
 from benchmarks.common import JsonlWriter
 from benchmarks.identity import Recorder, Remembering, Run, decode, differences
 from benchmarks.native_vs_hf import is_near_tie
@@ -61,6 +61,18 @@ def test_every_group_of_ablations_has_the_base():
     assert sorted(arm.group for arm in arms if not arm.settings) == sorted(groups)
     assert len({(arm.group, arm.name) for arm in arms}) == len(arms)
     assert {"rank", "init", "loss", "K", "head"} <= groups
+
+
+def test_arms_are_chosen_by_group_and_by_name():
+    arms = make_arms(576, 49152)
+    assert choose(arms, None, None) == arms
+    assert [arm.name for arm in choose(arms, ["head"], ["full", "slim"])] == ["full", "slim"]
+    with pytest.raises(SystemExit, match="no 'heads' among the arms"):
+        choose(arms, ["heads"], None)
+    with pytest.raises(SystemExit, match="no 'fll' among the arms"):
+        choose(arms, ["head"], ["fll"])
+    with pytest.raises(SystemExit, match="leave out --groups"):
+        choose(arms, ["rank"], ["full"])
 
 
 def test_near_ties_are_gaps_that_the_difference_explains():

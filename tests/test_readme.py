@@ -97,7 +97,7 @@ def test_what_auto_gains_beside_the_table_is_that_of_the_results(root: Path) -> 
         assert found is not None
         said[precision] = f"{found[0]:.2f}×"
     words = " ".join((root / "README.md").read_text().split())
-    assert f"`auto` gains {said['fp32']}, q8 {said['q8']} and q4 {said['q4']}" in words
+    assert f"On the eight of the table fp32 gains {said['fp32']}, q8 {said['q8']} and q4 {said['q4']}" in words
 
 
 def test_what_the_draft_gains_is_that_of_the_results(root: Path) -> None:
@@ -109,6 +109,14 @@ def test_what_the_draft_gains_is_that_of_the_results(root: Path) -> None:
     gains = {precision: ratio(rows, f"{precision} auto", f"{precision} plain") for precision in ("q8", "q4", "fp32")}
     said = {precision: f"{found[0]:.2f}×" for precision, found in gains.items() if found}
     assert f"q8 gains {said['q8']} by `auto`, q4 {said['q4']}, fp32 {said['fp32']}" in words
+    for name, before, precision in (
+        ("slimspec_floats", "where fp32 is floats in memory", "fp32"),
+        ("slimspec_t1", "at temperature 1 `auto` gains", "q8"),
+    ):
+        rows = [row for row in read_rows(root / "results" / f"{name}.jsonl") if row["kind"] == "answer"]
+        found = ratio(rows, f"{precision} auto", f"{precision} plain")
+        assert found is not None
+        assert f"{before} {found[0]:.2f}×" in words
 
 
 def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
