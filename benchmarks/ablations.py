@@ -144,7 +144,7 @@ def train_arm(arguments: argparse.Namespace, arm: Arm, settings: Sequence[str], 
     return {
         "before": checks[0]["validation"],
         "after": checks[-1]["validation"],
-        "steps": steps,
+        "steps": outcome.steps,
         "answer_tokens": outcome.answer_tokens,
         "seconds": None if resumed else time.perf_counter() - started,
     }

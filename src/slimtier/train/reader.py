@@ -23,8 +23,7 @@ POSITIONS = 4096  # in one forward, or one conversation
 
 class TranscriptReader:
     """Reads transcripts with `target`. `dropped`, `finished`: as an `AnswerWriter`'s. Of the `greedy_tokens` that were
-    the most probable to their writer, `agreed` are to the target. `capacity`: the longest
-    conversation, in tokens."""
+    the most probable to their writer, `agreed` are to the target. `capacity`: the longest conversation, in tokens."""
 
     def __init__(self, target: Target, settings: AnswerSettings) -> None:
         self.target, self.settings = target, settings
