@@ -57,6 +57,16 @@ def test_steps_of_one_size_leave_the_prior_slope():
     assert cost.per_token() == pytest.approx(0.0006, rel=0.01)
 
 
+def test_a_batch_of_nearly_one_size_leaves_the_prior_slope():
+    cost = StepCost()
+    for tokens, seconds in ((64, 0.173), (64, 0.155), (64, 0.153), (61, 0.166)):  # noise alone would say: free
+        cost.record(tokens, seconds, rows=64)
+    assert 64 * cost.per_token() / (cost.fixed() + 64 * cost.per_token()) == pytest.approx(0.8, abs=0.03)
+    for drafted in (0, 64, 128, 0, 192) * 10:
+        cost.record(64 + drafted, 0.100 + 0.0004 * drafted, rows=64)
+    assert 0.0004 < cost.per_token() < 0.0006  # learned all the same; the prior said 0.0012
+
+
 def test_beliefs_follow_the_verdicts():
     beliefs = Beliefs()
     before = beliefs.chances(3, 2)

@@ -19,7 +19,7 @@ from slimtier.types import Draft, SamplingParams, StopParams, Verdict
 from slimtier.verifiers.lossless import LosslessVerifier
 from tests.decoding import decode_rows, make_row
 from tests.drafters.eagle.drafts import Checked, make_drafter
-from tests.drafters.test_auto import context
+from tests.drafters.test_auto import context, verdict
 from tests.stubs import StubTarget, plain_tokens, speculate
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -126,6 +126,19 @@ def test_a_network_that_is_right_is_followed_far_and_one_that_is_wrong_not_at_al
     assert 1 <= len(bad_network.stops) < 60
     # the text changes: the probes notice
     assert rounds(bad, UNIQUE, lambda length: length, 400)[-1] == 8
+
+
+def test_of_a_batch_a_few_rows_are_probed() -> None:
+    network = Fixed(0.95)
+    drafter = AutoDrafter(network=network)  # type: ignore[arg-type]
+    assert sum(rounds(drafter, UNIQUE, lambda length: 0, 100)[60:]) <= 2 * 2
+    batch = [context(UNIQUE, key=key) for key in range(32)]
+    drafted = []
+    for _ in range(40):
+        drafts = drafter.propose(batch, [8] * len(batch))
+        drafter.observe([row.key for row in batch], [verdict(0, min(1, len(draft.token_ids))) for draft in drafts])
+        drafted.append(sum(bool(draft.token_ids) for draft in drafts))
+    assert max(drafted) == 4
 
 
 def test_a_long_match_is_copied_and_the_network_is_not_asked() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _DRAFT_SHARE = 0.05  # of a verifying step, what drafting a token takes until measured
 _PROBE_EVERY = 32  # rounds after which a network that did not pay is tried again, as its text may have changed
+_PROBED = 4  # rows of a batch: each reads what it has not read yet, and few say as much as all
 _MOST_WAITING = 16  # a call that also reads more slots than this says nothing of what drafting takes
 
 
@@ -97,7 +98,7 @@ class AutoDrafter:
         self._own: dict[int, Experience] = {}  # of rows under rejection sampling
         self._attempts: dict[int, Attempt] = {}
         self._idle = 0  # rounds since the network was last asked
-        self._tokens = 0  # of the step being verified
+        self._rows, self._tokens = 0, 0  # of the step being verified
         self._asked = 0.0
 
     def verified_at(self, precision: str) -> None:
@@ -122,11 +123,12 @@ class AutoDrafter:
             drafts.append(Draft(match.token_ids[: copy.length]))
             self._attempts[context.key] = Attempt(match.size)
             asked = self._ask_network(context, limit, costs, copy)
-            if asked is not None:
+            if asked is not None and not (asked.probe and len(by_network) >= _PROBED):
                 by_network[place] = asked
         if by_network:
             self._draft(contexts, by_network, drafts)
         self._idle = 0 if by_network else self._idle + 1
+        self._rows = len(drafts)
         self._tokens = len(drafts) + sum(len(draft.token_ids) for draft in drafts)
         self._asked = time.perf_counter()
         return drafts
@@ -156,7 +158,7 @@ class AutoDrafter:
         seconds = time.perf_counter() - started
         tokens = sum(len(one.draft.token_ids) for one in found)
         if tokens and waiting <= _MOST_WAITING * len(rows):
-            self._drafting.record(tokens, seconds)
+            self._drafting.record(tokens, seconds, len(rows))
         for place, context, one in zip(asked, rows, found, strict=True):
             self._attempts[context.key] = Attempt(confidences=one.confidences)
             whole = asked[place].probe or not _may_learn(context)
@@ -182,7 +184,7 @@ class AutoDrafter:
         return Costs(fixed, per_token, self._drafting.fixed() / rows, self._drafting.per_token())
 
     def observe(self, keys: Sequence[int], verdicts: Sequence[Verdict]) -> None:
-        self._verifying.record(self._tokens, time.perf_counter() - self._asked)
+        self._verifying.record(self._tokens, time.perf_counter() - self._asked, self._rows)
         for key, verdict in zip(keys, verdicts, strict=True):
             experience, attempt = self._own.get(key, self._shared), self._attempts.get(key, Attempt())
             if attempt.confidences is None:

@@ -40,28 +40,30 @@ class StepCost:
     def __init__(self, slope: float = VERIFY_SLOPE) -> None:
         """`slope`: b ÷ (a + b), until measured."""
         self._slope = slope
-        self._sums = [0.0] * 5  # weight, Σn, Σn², Σs, Σns
+        self._sums = [0.0] * 6  # weight, Σn, Σn², Σs, Σns, Σrows²
 
     @property
     def is_measured(self) -> bool:
         return self._sums[0] > 0.0
 
-    def record(self, tokens: int, seconds: float) -> None:
-        """A call of `tokens` tokens took `seconds`; one that took three times the expected counts as three times."""
+    def record(self, tokens: int, seconds: float, rows: int = 1) -> None:
+        """A call of `tokens` tokens in `rows` rows took `seconds`; one that took three times the expected counts as
+        three times."""
         if self._sums[0] > 4.0:
             seconds = min(seconds, 3.0 * (self.fixed() + self.per_token() * tokens))
-        new = (1.0, tokens, tokens * tokens, seconds, tokens * seconds)
+        new = (1.0, tokens, tokens * tokens, seconds, tokens * seconds, rows * rows)
         self._sums = [_FORGET * old + add for old, add in zip(self._sums, new, strict=True)]
 
     def _fit(self) -> tuple[float, float]:
-        weight, n, nn, s, ns = self._sums
+        weight, n, nn, s, ns, squared_rows = self._sums
         if weight == 0.0:
             return 1.0 - self._slope, self._slope
-        # ridge towards the prior slope, so that calls of one size alone do not decide it
+        # ridge towards the prior slope, so that calls of nearly one size do not decide it: half a token of each row
         mean_n, mean_s = n / weight, s / weight
         prior = self._slope * mean_s / (1.0 + self._slope * (mean_n - 1.0))
         spread, covariance = nn / weight - mean_n**2, ns / weight - mean_n * mean_s
-        slope = max((covariance + 0.5 * prior) / (spread + 0.5), 0.0)
+        ridge = 0.5 * squared_rows / weight
+        slope = max((covariance + ridge * prior) / (spread + ridge), 0.0)
         return max(mean_s - slope * mean_n, 0.0), slope
 
     def fixed(self) -> float:
