@@ -172,6 +172,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "top-1 after, % by draft step",
         "acceptance length",
         "sampled",
+        "ceiling, %",
         "s",
     ]
     cells = [
@@ -182,6 +183,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             " ".join(f"{100 * value:.1f}" for value in row["after"]["top1"]),
             row["after"]["acceptance_length"],
             row["after"]["sampled_length"],
+            100 * row["after"]["ceiling"],
             row["seconds"],
         ]
         for row in rows

@@ -26,11 +26,18 @@ def test_validation_counts_slot_by_slot(head: str, tiny_capture: Path) -> None:
     got = validate(net, [batch], STEPS)
     agreed: dict[int, list[float]] = {}
     accepted: dict[int, list[float]] = {}
+    covered: list[float] = []
     with torch.no_grad():
-        for output in unroll(net, batch, STEPS):
-            draft = net.head.logits(output.hidden).softmax(1)  # type: ignore[operator]
-            for slot, label, probs in zip(output.slots.tolist(), output.labels.tolist(), draft, strict=True):
+        for step, output in enumerate(unroll(net, batch, STEPS)):
+            logits = net.head.logits(output.hidden)  # type: ignore[operator]
+            draft = logits.softmax(1)
+            for row, (slot, label, probs) in enumerate(
+                zip(output.slots.tolist(), output.labels.tolist(), draft, strict=True)
+            ):
                 ids, target = batch.top_ids[label], batch.top_logprobs[label].exp()
+                if step == 0:
+                    mass = sum(float(target[i]) for i, token in enumerate(ids) if logits[row, token] > -torch.inf)
+                    covered.append(mass / float(target.sum()))
                 overlap = sum(min(float(target[i]), float(probs[token])) for i, token in enumerate(ids.tolist()))
                 overlap += min(1 - float(target.sum()), 1 - float(probs[ids].sum()))
                 accepted.setdefault(slot, []).append(overlap)
@@ -44,6 +51,8 @@ def test_validation_counts_slot_by_slot(head: str, tiny_capture: Path) -> None:
         chains = [torch.tensor(chain).cumprod(0).sum() for chain in values.values() if len(chain) == STEPS]
         assert length == pytest.approx(1 + float(sum(chains)) / len(chains), abs=1e-4)
     assert got.acceptance[0] > 0
+    assert got.ceiling == pytest.approx(sum(covered) / len(covered), abs=1e-5)
+    assert (got.ceiling < 0.99) == (head in ("trimmed", "routed"))
 
 
 def test_the_journal_forgets_what_will_be_done_again(tmp_path: Path) -> None:
