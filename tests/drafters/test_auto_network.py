@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from slimtier.drafters import auto
 from slimtier.drafters.auto import Asked, AutoDrafter
 from slimtier.drafters.cost import Calibration
 from slimtier.drafters.eagle.drafter import Drafted
@@ -128,17 +130,20 @@ def test_a_network_that_is_right_is_followed_far_and_one_that_is_wrong_not_at_al
     assert rounds(bad, UNIQUE, lambda length: length, 400)[-1] == 8
 
 
-def test_of_a_batch_a_few_rows_are_probed() -> None:
-    network = Fixed(0.95)
-    drafter = AutoDrafter(network=network)  # type: ignore[arg-type]
-    assert sum(rounds(drafter, UNIQUE, lambda length: 0, 100)[60:]) <= 2 * 2
+def test_of_a_batch_a_few_rows_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: now))
+    drafter = AutoDrafter(network=Fixed(0.95))  # type: ignore[arg-type]
     batch = [context(UNIQUE, key=key) for key in range(32)]
     drafted = []
-    for _ in range(40):
+    for _ in range(200):
         drafts = drafter.propose(batch, [8] * len(batch))
-        drafter.observe([row.key for row in batch], [verdict(0, min(1, len(draft.token_ids))) for draft in drafts])
-        drafted.append(sum(bool(draft.token_ids) for draft in drafts))
+        lengths = [len(draft.token_ids) for draft in drafts]
+        now += 0.010 + 0.0005 * (len(batch) + sum(lengths))
+        drafter.observe([row.key for row in batch], [verdict(0, min(1, length)) for length in lengths])
+        drafted.append(sum(length > 0 for length in lengths))
     assert max(drafted) == 4
+    assert 4 <= drafted.count(4) <= 6
 
 
 def test_a_long_match_is_copied_and_the_network_is_not_asked() -> None:
