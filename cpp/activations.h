@@ -41,18 +41,22 @@ void linear_forward(Pool& pool, const Packed& weight, const float* x, int64_t t,
 
 // A head's matrix is run over chunks of rows, so that its scores [tokens, rows] can be reduced while they are in cache.
 constexpr int64_t kRowsChunk = 256, kTokensChunk = 64;
+constexpr int64_t kSharedBytes = 96 << 10;  // of short rows a thread takes several chunks at once: each fetches the next
 
 inline int64_t row_chunks(const Packed& w) { return (w.n + kRowsChunk - 1) / kRowsChunk; }
 
 // body(first row, rows, first token, tokens, scores [tokens][rows]); `scores` [kTokensChunk · kRowsChunk] is the thread's own.
 template <class Body>
 void share_row_chunks(Lane& lane, const Packed& w, const Activations& x, float* scores, const Body& body) {
-  lane.share(row_chunks(w), 1, [&](int64_t chunk, int64_t) {
-    const int64_t first = chunk * kRowsChunk, rows = std::min(kRowsChunk, w.n - first);
-    for (int64_t t = 0; t < x.t; t += kTokensChunk) {
-      const int64_t count = std::min(kTokensChunk, x.t - t);
-      kernels().linear(w, x.slice(t, count), scores - first, rows, first, first + rows);
-      body(first, rows, t, count, scores);
+  const int64_t chunks = row_chunks(w), together = std::max<int64_t>(1, kSharedBytes * chunks / int64_t(w.bytes));
+  lane.share(chunks, together, [&](int64_t chunk, int64_t end) {
+    for (; chunk < end; ++chunk) {
+      const int64_t first = chunk * kRowsChunk, rows = std::min(kRowsChunk, w.n - first);
+      for (int64_t t = 0; t < x.t; t += kTokensChunk) {
+        const int64_t count = std::min(kTokensChunk, x.t - t);
+        kernels().linear(w, x.slice(t, count), scores - first, rows, first, first + rows);
+        body(first, rows, t, count, scores);
+      }
     }
   });
 }
