@@ -4,10 +4,10 @@
 
 One token's argmax. `cold`: 96 MB are read between calls, by the same threads, so that no weight is left in a cache and
 no thread sleeps. `in place`: the calls follow a forward of six tokens by the target in blocks of five, as in decoding
-(only at the shapes of models that are here: smollm2-135m, and gemma3-270m with --gemma). Fused: argmax in the kernel, no
-logit is written; unfused: logits, then the argmax over them by numpy, as most drafters do it. All heads take turns in
-every round; numbers are medians, ratios are paired within a round with a bootstrap interval. Weights are random: their
-values do not matter here.
+(only at the shapes of models that are here: smollm2-135m, and gemma3-270m with --gemma). Fused: argmax in the kernel,
+no logit is written; unfused: logits, then the argmax over them by numpy, as most drafters do it. All heads take turns
+in every round; numbers are medians, ratios are paired within a round with a bootstrap interval. Weights are random:
+their values do not matter here.
 """
 
 from __future__ import annotations

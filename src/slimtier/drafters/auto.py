@@ -209,9 +209,9 @@ class AutoDrafter:
             self.network.reset(keys)
 
 
-def _fixed_costs(verify: float, draft: float) -> Costs:
-    """From what one more token costs to verify and to draft, as shares of a verifying step."""
-    return Costs(1.0 - verify, verify, 0.0, draft)
+def _fixed_costs(verify: float, call: float, draft: float) -> Costs:
+    """From shares of a verifying step (see `DRAWN_SHARES`)."""
+    return Costs(1.0 - verify, verify, call, draft)
 
 
 def _may_learn(context: DraftContext) -> bool:

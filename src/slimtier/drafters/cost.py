@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from slimtier.models.base import TargetInfo
 
 VERIFY_SLOPE = 0.06  # one more token costs this share of a verifying step, until measured
-# Where nothing may be learned, for tokens are drawn: what one more token costs to verify and to draft, as shares of a
-# verifying step. Drawing from a large vocabulary costs the same beside a cheap step as beside a dear one.
-DRAWN_SHARES = {"fp32 of codes": (0.19, 0.12), "q8": (0.24, 0.16), "q4": (0.32, 0.22)}
-DRAWN_SHARES_OTHERWISE = (0.07, 0.06)
+# Where nothing may be learned, for tokens are drawn: what one more token costs to verify, what drafting costs at all and
+# by the token, in shares of a verifying step. Drawing from a large vocabulary costs the same beside a cheap step as
+# beside a dear one.
+DRAWN_SHARES = {"fp32 of codes": (0.17, 0.08, 0.08), "q8": (0.085, 0.08, 0.09), "q4": (0.14, 0.12, 0.145)}
+DRAWN_SHARES_OTHERWISE = (0.04, 0.04, 0.05)
 # The same at temperature 0 under a lossy verifier, which looks at the best two logits.
-GREEDY_SHARES = {"fp32 of codes": (0.13, 0.06), "q8": (0.12, 0.05), "q4": (0.13, 0.06)}
-GREEDY_SHARES_OTHERWISE = (0.05, 0.05)
+GREEDY_SHARES = {"fp32 of codes": (0.13, 0.0, 0.06), "q8": (0.12, 0.0, 0.05), "q4": (0.13, 0.0, 0.06)}
+GREEDY_SHARES_OTHERWISE = (0.05, 0.0, 0.05)
 DRAFT_SLOPE = 0.8  # the same of a drafter's call, which does little else
 _FORGET = 0.97  # weight of the past at each new measurement
 _LONGEST = 16  # matches and drafts longer than this are believed alike
