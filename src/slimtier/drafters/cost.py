@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from slimtier.models.base import TargetInfo
 
 VERIFY_SLOPE = 0.06  # one more token costs this share of a verifying step, until measured
-# Where nothing may be learned, for tokens are drawn: what one more token costs to verify, what drafting costs at all and
+# Where nothing may be learned, for tokens are drawn: what one more token costs to verify, what a draft costs at all and
 # by the token, in shares of a verifying step. Drawing from a large vocabulary costs the same beside a cheap step as
 # beside a dear one.
 DRAWN_SHARES = {"fp32 of codes": (0.17, 0.08, 0.08), "q8": (0.085, 0.08, 0.09), "q4": (0.14, 0.12, 0.145)}
