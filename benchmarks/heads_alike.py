@@ -59,11 +59,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--model", default="gemma3-270m")
     options.add_argument("--precision", default="q8", help="of the model; drafts are q8")
     options.add_argument("--lengths", type=int, nargs="+", default=[2, 5], help=f"1 … {len(ASSUMED_ACCEPTANCES)}")
+    options.add_argument("--prompts", type=int, default=15, help="of the sixty in benchmarks/prompts.py")
     arguments = options.parse_args(argv)
+    if not 1 <= arguments.prompts <= len(own_prompts()):
+        raise SystemExit(f"--prompts {arguments.prompts}: there are {len(own_prompts())}")
     if not all(1 <= length <= len(ASSUMED_ACCEPTANCES) for length in arguments.lengths):
         raise SystemExit(f"--lengths {arguments.lengths}: give 1 to {len(ASSUMED_ACCEPTANCES)}")
     engines, plain = make_engines(arguments)
-    prompts = fitting(own_prompts(), plain.tokenizer, MOST_PROMPT_TOKENS)[: 2 if arguments.quick else None]
+    count = 2 if arguments.quick else arguments.prompts
+    prompts = fitting(own_prompts()[:: len(own_prompts()) // count][:count], plain.tokenizer, MOST_PROMPT_TOKENS)
     request = {"max_new_tokens": QUICK_TOKENS if arguments.quick else MOST_TOKENS, "ignore_eos": True}
     rows = []
     with writer(arguments, NAME) as out:
