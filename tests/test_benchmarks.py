@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.ablations import choose, make_arms
 from benchmarks.common import JsonlWriter
+from benchmarks.heads_alike import Told
 from benchmarks.identity import Recorder, Remembering, Run, decode, differences
 from benchmarks.native_vs_hf import is_near_tie
 from benchmarks.prompts import Prompt, own_prompts, read_prompts, sample
@@ -18,7 +19,8 @@ from slimtier.drafters.model import ModelDrafter
 from slimtier.engine import Engine
 from slimtier.sampling import Noise
 from slimtier.types import SamplingParams
-from tests.stubs import StubTarget
+from tests.drafters.eagle.drafts import make_drafter
+from tests.stubs import StubTarget, plain_tokens
 
 
 def test_a_file_of_rows_gets_its_name_when_all_went_well(tmp_path):
@@ -53,6 +55,20 @@ def test_prompts_are_sampled_by_category_and_seed(tmp_path):
     with pytest.raises(SystemExit, match="no category 'd'"):
         sample(prompts, 2, 1, ["d"])
     assert len({prompt.text for prompt in own_prompts()}) == 60
+
+
+def test_a_head_that_is_told_what_it_drafted_costs_what_it_costs_and_changes_nothing():
+    target, prompt = StubTarget(6), [3, 1, 4, 1, 5]
+    answer = plain_tokens(target, prompt, 60)
+    lengths = []
+    for seed in range(2):  # other weights, the same drafts
+        made = make_drafter(target, seed=seed)
+        told = Told(made.runtime, made.capture)
+        told.answer = [*prompt, *answer]
+        found = Engine(target, told, num_speculative_tokens=5).generate(prompt, max_new_tokens=60)
+        assert list(found.token_ids) == answer
+        lengths.append(found.stats.mean_acceptance_length)
+    assert 1.5 < lengths[0] == lengths[1] < 4
 
 
 def test_every_group_of_ablations_has_the_base():

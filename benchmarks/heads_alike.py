@@ -1,0 +1,141 @@
+"""Draft heads in decoding with acceptance held equal: what a head's cost alone is worth.
+
+    python -m benchmarks.heads_alike --model gemma3-270m
+
+Each head sits on a drafter of random weights in the model's dimensions, which runs as any draft does. What it drafts is
+replaced by the next tokens of plain decoding, right as far as a seed says at each position (the chances: those that
+`slimtier advise head` assumes of a trained draft). So every head has the same drafts accepted in the same rounds, and
+nothing is said of how well it guesses. All arms take turns on each prompt; ratios are paired by prompt, with a
+bootstrap interval. Answers must be the tokens of plain decoding.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.common import parser, say, writer
+from benchmarks.prompts import fitting, own_prompts
+from slimtier.advise.head import ASSUMED_ACCEPTANCES, head_name
+from slimtier.bench.contestants import in_turn
+from slimtier.bench.statistics import bootstrap_ratio, markdown_table, median, ratio_text
+from slimtier.drafters.eagle.drafter import Drafted, EagleDrafter
+from slimtier.types import Draft
+
+if TYPE_CHECKING:
+    from slimtier.engine import Engine
+
+NAME = "heads_alike"
+MOST_TOKENS, QUICK_TOKENS, MOST_PROMPT_TOKENS = 128, 24, 1500
+TRIMMED = (8192, 16384, 32768)
+CANDIDATES = 2048
+
+
+class Told(EagleDrafter):
+    """Runs, and is then told what it drafted: `answer` is the prompt and all that plain decoding puts after it."""
+
+    answer: Sequence[int] = ()
+
+    def draft(self, contexts: Any, limits: Any, stops: Any) -> list[Drafted]:
+        found = super().draft(contexts, limits, stops)
+        return [self._told(one, len(context.token_ids)) for one, context in zip(found, contexts, strict=True)]
+
+    def _told(self, drafted: Drafted, position: int) -> Drafted:
+        count = len(drafted.draft.token_ids)
+        right = [*self.answer[position : position + count]]
+        right += [0] * (count - len(right))
+        chances = random.Random(position)
+        kept = 0
+        while kept < count and chances.random() < ASSUMED_ACCEPTANCES[kept]:
+            kept += 1
+        wrong = [token + 1 if token == 0 else token - 1 for token in right[kept:]]
+        return replace(drafted, draft=Draft((*right[:kept], *wrong)))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(__doc__ or "", NAME)
+    options.add_argument("--model", default="gemma3-270m")
+    options.add_argument("--precision", default="q8", help="of the model; drafts are q8")
+    options.add_argument("--lengths", type=int, nargs="+", default=[2, 5], help=f"1 … {len(ASSUMED_ACCEPTANCES)}")
+    options.add_argument("--prompts", type=int, default=15, help="of the sixty in benchmarks/prompts.py")
+    arguments = options.parse_args(argv)
+    if not 1 <= arguments.prompts <= len(own_prompts()):
+        raise SystemExit(f"--prompts {arguments.prompts}: there are {len(own_prompts())}")
+    if not all(1 <= length <= len(ASSUMED_ACCEPTANCES) for length in arguments.lengths):
+        raise SystemExit(f"--lengths {arguments.lengths}: give 1 to {len(ASSUMED_ACCEPTANCES)}")
+    engines, plain = make_engines(arguments)
+    count = 2 if arguments.quick else arguments.prompts
+    prompts = fitting(own_prompts()[:: len(own_prompts()) // count][:count], plain.tokenizer, MOST_PROMPT_TOKENS)
+    request = {"max_new_tokens": QUICK_TOKENS if arguments.quick else MOST_TOKENS, "ignore_eos": True}
+    rows = []
+    with writer(arguments, NAME) as out:
+        out.write("setting", model=arguments.model, precision=arguments.precision, acceptances=ASSUMED_ACCEPTANCES)
+        for number, (prompt, ids) in enumerate(prompts):
+            wanted = plain.generate(ids, **request)
+            for name in in_turn(list(engines), number):
+                engine = engines[name]
+                if isinstance(engine.drafter, Told):
+                    engine.drafter.answer = [*ids, *wanted.token_ids]
+                engine.generate(
+                    ids, **{**request, "max_new_tokens": 8}
+                )  # the weights that the last arm read are not its
+                rows.append(answered(name, prompt.name, engine.generate(ids, **request), wanted))
+                out.write("answer", **rows[-1])
+            say(f"prompt {number + 1} of {len(prompts)} ({prompt.name})")
+    print(table(list(engines), rows, arguments.lengths))
+
+
+def make_engines(arguments: Any) -> tuple[dict[str, Engine], Engine]:
+    """An engine for each head and length, and plain decoding, all on one target."""
+    from slimtier.advise.random_draft import eagle_shape, random_files
+    from slimtier.drafters.eagle.config import HeadConfig
+    from slimtier.drafters.eagle.runtime_native import NativeRuntime
+    from slimtier.engine import Engine
+
+    plain = Engine.from_pretrained(
+        arguments.model, precision=arguments.precision, drafter="none", threads=arguments.threads
+    )
+    target: Any = plain.target
+    vocab, width = target.info.vocab_size, target.info.hidden_size
+    heads = [HeadConfig("full", vocab), HeadConfig("slim", vocab, rank=width // 8)]
+    heads += [HeadConfig("trimmed", vocab, size=size) for size in TRIMMED]
+    heads += [HeadConfig("routed", vocab, rank=width // 8, size=CANDIDATES)]
+    engines = {"plain": plain}
+    for head in heads:
+        runtime = NativeRuntime(random_files(eagle_shape(target.config, head), coded=True), target, "q8")
+        for length in arguments.lengths:
+            drafter = Told(runtime, runtime.config.capture)
+            engines[f"{head_name(head)} K={length}"] = Engine(
+                target, drafter, tokenizer=plain.tokenizer, num_speculative_tokens=length
+            )
+    return engines, plain
+
+
+def answered(name: str, prompt: str, found: Any, wanted: Any) -> dict[str, Any]:
+    stats = found.stats
+    return {
+        "arm": name, "prompt": prompt, "tokens_per_s": stats.tokens_per_s,
+        "mean_acceptance_length": stats.mean_acceptance_length, "as_plain": found.token_ids == wanted.token_ids,
+    }  # fmt: skip
+
+
+def table(arms: Sequence[str], rows: Sequence[dict[str, Any]], lengths: Sequence[int]) -> str:
+    """Each arm's speed, beside plain decoding and, of slim, beside the others at its length."""
+    speeds = {arm: [row["tokens_per_s"] for row in rows if row["arm"] == arm] for arm in arms}
+    lines = []
+    for arm in arms:
+        mine = [row for row in rows if row["arm"] == arm]
+        slim = next((one for one in arms if one.startswith("slim") and one.split()[-1] == arm.split()[-1]), arm)
+        against = [bootstrap_ratio(*pair) for pair in ((speeds[arm], speeds["plain"]), (speeds[slim], speeds[arm]))]
+        same = f"{sum(row['as_plain'] for row in mine)}/{len(mine)}"
+        length = median([row["mean_acceptance_length"] for row in mine])
+        lines.append([arm, median(speeds[arm]), *map(ratio_text, against), length, same])
+    return markdown_table(
+        ["arm", "tokens/s", "÷ plain", "slim ÷ this", "mean acceptance length", "tokens as plain"], lines
+    )
+
+
+if __name__ == "__main__":
+    main()
