@@ -10,7 +10,7 @@ import pytest
 
 from slimtier.advise import head as head_module
 from slimtier.advise.cost_model import RoundCost, expected_tokens
-from slimtier.advise.draft_trial import Tried, conditional, try_draft
+from slimtier.advise.draft_trial import DraftTrial, Tried, conditional
 from slimtier.advise.head import ASSUMED_ACCEPTANCES, HeadAdvice, HeadPlan, advise_head
 from slimtier.advise.head_text import text_of
 from slimtier.advise.timing import HeadTime, Times
@@ -40,11 +40,18 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Times as above instead of measured ones; how a draft is accepted by its directory's name."""
     given: dict[str, Any] = {"had": 1.0, "tried": {}}
 
-    def measure(target: Any, heads: Any, precision: str, plan: Any, drafters: Any, progress: Any) -> Times:
+    def measure(target: Any, heads: Any, precision: str, plan: Any, drafters: Any, *calls: Any) -> Times:
         return times_of(list(heads), len(drafters), given["had"])
 
-    def try_it(loaded: Loaded, drafter: Any, **options: Any) -> Tried:
-        return given["tried"][drafter.name]  # type: ignore[no-any-return]
+    class Told:
+        def __init__(self, loaded: Loaded, drafter: Any, *args: Any, **options: Any) -> None:
+            self.name = drafter.name
+
+        def look(self, progress: Any) -> None:
+            pass
+
+        def result(self) -> Tried:
+            return given["tried"][self.name]  # type: ignore[no-any-return]
 
     def open_it(path: Any, target: Any, tokenizer: Any, precision: str) -> Any:
         drafter = open_drafter(path, target, tokenizer, precision=precision)
@@ -52,7 +59,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return drafter
 
     monkeypatch.setattr(head_module, "measure", measure)
-    monkeypatch.setattr(head_module, "try_draft", try_it)
+    monkeypatch.setattr(head_module, "DraftTrial", Told)
     monkeypatch.setattr(head_module, "open_drafter", open_it)
     return given
 
@@ -182,14 +189,26 @@ def test_a_trained_draft_on_the_kernels(draft: Taught) -> None:
     assert ticks == [(number, total) for number in range(1, total + 1)]
 
 
+def try_draft(drafter: Any, prompts: list[list[int]], *, repeats: int = 1, length: int, most: int) -> Tried:
+    trial = DraftTrial(
+        Loaded(StubTarget(), None),  # type: ignore[arg-type]
+        drafter,
+        prompts,
+        num_speculative_tokens=length,
+        longest=length,
+        max_new_tokens=most,
+    )
+    trial.look()
+    for _ in range(repeats * len(prompts)):
+        trial.turn()
+    return trial.result()
+
+
 def test_what_a_trial_counts() -> None:
     """A drafter that is right for exactly two of four tokens."""
     target: Any = StubTarget()
     drafter = mixed(target, lambda context, limit: min(2, limit))
-    loaded = Loaded(target, None)
-    tried = try_draft(
-        loaded, drafter, [[3, 4], [5, 6]], num_speculative_tokens=4, longest=4, max_new_tokens=31, repeats=1
-    )
+    tried = try_draft(drafter, [[3, 4], [5, 6]], length=4, most=31)
     assert tried.acceptances == (1.0, 1.0, 0.0)
     assert tried.mean_acceptance_length == 3.0
     assert tried.speed_up is not None
@@ -198,19 +217,14 @@ def test_what_a_trial_counts() -> None:
 def test_a_trial_of_one_block_has_no_speed() -> None:
     target: Any = StubTarget()
     drafter = mixed(target, lambda context, limit: limit)
-    tried = try_draft(
-        Loaded(target, None), drafter, [[3, 4]], num_speculative_tokens=2, longest=2, max_new_tokens=3, repeats=1
-    )
+    tried = try_draft(drafter, [[3, 4]], length=2, most=3)
     assert (tried.mean_acceptance_length, tried.speed_up) == (3.0, None)
 
 
 def test_a_trial_in_which_nothing_is_drafted() -> None:
-    target: Any = StubTarget()
     drafter = ScriptedDrafter(lambda context, limit: Draft(()))
     with pytest.raises(InputError, match="no draft of 2 tokens was made"):
-        try_draft(
-            Loaded(target, None), drafter, [[3, 4]], num_speculative_tokens=2, longest=2, max_new_tokens=9, repeats=1
-        )
+        try_draft(drafter, [[3, 4]], length=2, most=9)
 
 
 def test_the_race_takes_seconds_from_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,17 +240,27 @@ def test_the_race_takes_seconds_from_both_sides(monkeypatch: pytest.MonkeyPatch)
         return result
 
     monkeypatch.setattr(Engine, "generate", paced)
-    tried = try_draft(
-        Loaded(target, None),
-        drafter,
-        [[3, 4], [5, 6]],
-        num_speculative_tokens=2,
-        longest=2,
-        max_new_tokens=20,
-        repeats=3,
-    )
+    tried = try_draft(drafter, [[3, 4], [5, 6]], length=2, most=20, repeats=3)
     # plain 20/10 + 20/20 = 3 s a lap; drafting 2, 1 and 4 s
     assert tried.speed_up == pytest.approx(1.5)
+
+
+def test_turns_are_spread_over_the_rounds_and_none_is_left_out() -> None:
+    order: list[Any] = []
+
+    class Noted:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def turn(self) -> None:
+            order.append(self.name)
+
+    trials: Any = [Noted("a"), Noted("b")]
+    turns = head_module._Turns(trials, 3, HeadPlan(rounds=4, repeats=2), lambda: None)
+    for rounds in range(1, 5):
+        turns.after(rounds)
+        order.append(rounds)
+    assert order == [*"ab", 1, *"ba", *"ab", 2, *"ba", 3, *"ab", *"ba", 4]
 
 
 def test_conditional() -> None:

@@ -27,59 +27,61 @@ class Tried:
     speed_up: float | None
 
 
-def try_draft(
-    loaded: Loaded,
-    drafter: Drafter,
-    prompts: Sequence[Any],
-    *,
-    num_speculative_tokens: int,
-    longest: int,
-    max_new_tokens: int,
-    repeats: int,
-    progress: Callable[[], None] = lambda: None,
-) -> Tried:
-    """Answer the prompts (texts, messages or ids) at temperature 0: once with drafts of `longest` tokens to see how far
-    they are accepted, then `repeats` times plain and with num_speculative_tokens in turn, to take the time. `progress`
-    is called 1 + `repeats` times a prompt.
+class DraftTrial:
+    """Answers the prompts (texts, messages or ids) at temperature 0: once with drafts of `longest` tokens to see how
+    far they are accepted (`look`), then plain and with num_speculative_tokens to take the time, one prompt at each
+    `turn`, so that others can have turns between."""
 
-    Raises InputError when nothing is drafted.
-    """
-    target, tokenizer = loaded.target, loaded.tokenizer
-    plain, drafting, deep = (
-        Engine(target, one, tokenizer=tokenizer, num_speculative_tokens=length)
-        for one, length in ((None, 0), (drafter, num_speculative_tokens), (drafter, longest))
-    )
-    asked = [_as_asked(prompt, tokenizer) for prompt in prompts]
-    rounds: list[Round] = []
-    for prompt in asked:
-        rounds += decode(deep, prompt, max_new_tokens).rounds
-        progress()
-    accepted = [one.accepted for one in rounds if one.known == longest]
-    if not accepted:
-        raise InputError(f"no draft of {longest} tokens was made: give a larger max_new_tokens")
-    race = _Race(plain, drafting)
-    for repeat in range(repeats):
-        for prompt in asked:
-            race.run(prompt, max_new_tokens, plain_first=bool(repeat % 2))
-            progress()
-        race.end_lap()
-    return Tried(conditional(accepted, longest), race.mean_acceptance_length, race.speed_up)
-
-
-class _Race:
-    """The same answers written plainly and with a draft, in turn."""
-
-    def __init__(self, plain: Engine, drafting: Engine) -> None:
-        self._plain, self._drafting = plain, drafting
-        self._seconds = [0.0, 0.0]  # of this lap, at decoding speed
+    def __init__(
+        self,
+        loaded: Loaded,
+        drafter: Drafter,
+        prompts: Sequence[Any],
+        *,
+        num_speculative_tokens: int,
+        longest: int,
+        max_new_tokens: int,
+    ) -> None:
+        target, tokenizer = loaded.target, loaded.tokenizer
+        self._plain, self._drafting, self._deep = (
+            Engine(target, one, tokenizer=tokenizer, num_speculative_tokens=length)
+            for one, length in ((None, 0), (drafter, num_speculative_tokens), (drafter, longest))
+        )
+        self._prompts = [_as_asked(prompt, tokenizer) for prompt in prompts]
+        self._longest, self._max_new_tokens = longest, max_new_tokens
+        self._acceptances: tuple[float, ...] = ()
+        self._seconds = [0.0, 0.0]  # of this lap, at decoding speed: plain, drafting
         self._ratios: list[float] = []
-        self._drafts = self._accepted = 0
+        self._drafts = self._accepted = self._turns = 0
 
-    def run(self, prompt: Any, max_new_tokens: int, *, plain_first: bool) -> None:
+    def look(self, progress: Callable[[], None] = lambda: None) -> None:
+        """`progress` is called once a prompt. Raises InputError when nothing is drafted."""
+        rounds: list[Round] = []
+        for prompt in self._prompts:
+            rounds += decode(self._deep, prompt, self._max_new_tokens).rounds
+            progress()
+        accepted = [one.accepted for one in rounds if one.known == self._longest]
+        if not accepted:
+            raise InputError(f"no draft of {self._longest} tokens was made: give a larger max_new_tokens")
+        self._acceptances = conditional(accepted, self._longest)
+
+    def turn(self) -> None:
+        """Answer the next prompt both ways; after the last one a lap ends."""
+        lap, place = divmod(self._turns, len(self._prompts))
         engines = (self._plain, self._drafting)
-        order = engines if plain_first else engines[::-1]
-        answers = {engine: engine.generate(prompt, max_new_tokens=max_new_tokens) for engine in order}
-        stats = [answers[engine].stats for engine in engines]  # type: ignore[union-attr]
+        answers = {
+            engine: engine.generate(self._prompts[place], max_new_tokens=self._max_new_tokens)
+            for engine in (engines if lap % 2 else engines[::-1])
+        }
+        self._record([answers[engine].stats for engine in engines])  # type: ignore[union-attr]
+        self._turns += 1
+        if place == len(self._prompts) - 1:
+            plain, drafting = self._seconds
+            if drafting > 0.0:
+                self._ratios.append(plain / drafting)
+            self._seconds = [0.0, 0.0]
+
+    def _record(self, stats: Sequence[Any]) -> None:
         rates = [one.tokens_per_s for one in stats]
         self._drafts += stats[1].num_drafts
         self._accepted += stats[1].num_accepted_tokens
@@ -87,19 +89,9 @@ class _Race:
             spent = [one.num_output_tokens / rate for one, rate in zip(stats, rates, strict=True) if rate]
             self._seconds = [sum(pair) for pair in zip(self._seconds, spent, strict=True)]
 
-    def end_lap(self) -> None:
-        plain, drafting = self._seconds
-        if drafting > 0.0:
-            self._ratios.append(plain / drafting)
-        self._seconds = [0.0, 0.0]
-
-    @property
-    def mean_acceptance_length(self) -> float:
-        return 1.0 + self._accepted / self._drafts if self._drafts else 1.0
-
-    @property
-    def speed_up(self) -> float | None:
-        return median(self._ratios) if self._ratios else None
+    def result(self) -> Tried:
+        length = 1.0 + self._accepted / self._drafts if self._drafts else 1.0
+        return Tried(self._acceptances, length, median(self._ratios) if self._ratios else None)
 
 
 def conditional(accepted: Sequence[int], depth: int) -> tuple[float, ...]:

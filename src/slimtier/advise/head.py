@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from slimtier.advise.cost_model import RoundCost, best_length, break_even, expected_tokens, gain, speed_up
 from slimtier.advise.doctor import PROMPTS
-from slimtier.advise.draft_trial import Tried, try_draft
+from slimtier.advise.draft_trial import DraftTrial, Tried
 from slimtier.advise.timing import HeadTime, Plan, Times, measure, usual_heads
 from slimtier.drafters.eagle.config import HeadConfig
 from slimtier.drafters.eagle.open import open_drafter
@@ -137,32 +136,54 @@ def advise_head(
     """
     plan, target = plan or HeadPlan(), require_native(loaded)
     drafters = [open_drafter(path, target, loaded.tokenizer, precision=precision) for path in drafts]
-    info = target.info
     theirs = [_head_of(drafter) for drafter in drafters]
-    heads = list(dict.fromkeys((*usual_heads(info.vocab_size, info.hidden_size), *theirs)))
+    heads = list(dict.fromkeys((*usual_heads(target.info.vocab_size, target.info.hidden_size), *theirs)))
     total = len(heads) + 1 + plan.rounds + len(drafters) * len(prompts) * (1 + plan.repeats)
     done = count(1)
 
     def tick() -> None:
         progress(next(done), total)
 
-    times = measure(target, heads, precision, plan, drafters, tick)
-    trial = partial(
-        try_draft,
+    trials = [_trial(loaded, drafter, prompts, plan) for drafter in drafters]
+    for trial in trials:
+        trial.look(tick)
+    times = measure(target, heads, precision, plan, drafters, tick, _Turns(trials, len(prompts), plan, tick).after)
+    found = [
+        _draft_row(str(path), head, cost, trial.result(), plan)
+        for path, head, cost, trial in zip(drafts, theirs, times.drafts, trials, strict=True)
+    ]
+    return _advice(target, precision, plan, times, found)
+
+
+def _trial(loaded: Loaded, drafter: EagleDrafter, prompts: Sequence[Any], plan: HeadPlan) -> DraftTrial:
+    return DraftTrial(
         loaded,
-        prompts=prompts,
+        drafter,
+        prompts,
         num_speculative_tokens=plan.num_speculative_tokens,
         longest=plan.longest,
         max_new_tokens=plan.max_new_tokens,
-        repeats=plan.repeats,
-        progress=tick,
     )
-    tried = [trial(drafter) for drafter in drafters]
-    found = [
-        _draft_row(str(path), head, cost, one, plan)
-        for path, head, cost, one in zip(drafts, theirs, times.drafts, tried, strict=True)
-    ]
-    return _advice(target, precision, plan, times, found)
+
+
+class _Turns:
+    """The trials' turns spread over the rounds of the measurement, so that what is predicted and what is seen are of
+    the same minutes."""
+
+    def __init__(
+        self, trials: Sequence[DraftTrial], prompts: int, plan: HeadPlan, progress: Callable[[], None]
+    ) -> None:
+        self._trials, self._progress = trials, progress
+        self._wanted, self._rounds, self._had = plan.repeats * prompts, plan.rounds, 0
+
+    def after(self, rounds: int) -> None:
+        """Take the turns that are due after this many rounds; each time another trial begins."""
+        while self._had < self._wanted * rounds // self._rounds:
+            first = self._had % max(len(self._trials), 1)
+            for trial in (*self._trials[first:], *self._trials[:first]):
+                trial.turn()
+                self._progress()
+            self._had += 1
 
 
 def require_native(loaded: Loaded) -> NativeTarget:

@@ -97,9 +97,11 @@ def measure(
     plan: Plan,
     drafters: Sequence[EagleDrafter] = (),
     progress: Callable[[], None] = lambda: None,
+    between: Callable[[int], None] = lambda number: None,
 ) -> Times:
     """Measure the heads on drafters of random weights in the target's dimensions, at `precision`, and trained
-    `drafters` as they are. `progress` is called 1 + len(heads) + plan.rounds times.
+    `drafters` as they are. `progress` is called 1 + len(heads) + plan.rounds times; `between` after each round, with
+    how many there were, for what is to be measured in the same minutes.
 
     Raises ConfigError when the target's context is too short for that.
     """
@@ -122,6 +124,7 @@ def measure(
         bench.round(number, arms, trained, loops, samples if number >= 0 else _Samples())
         if number >= 0:
             progress()
+            between(number + 1)
     for loop in loops:
         loop.close()
     return samples.times(plan, arms, trained, heads)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slimtier.drafters.cost import (
+    COPIED_DRAWN,
     DRAFT_SLOPE,
     DRAFTED,
+    DRAFTED_DRAWN,
     DRAWN_SHARES,
     DRAWN_SHARES_OTHERWISE,
     GREEDY_SHARES,
@@ -173,7 +175,14 @@ class AutoDrafter:
         return Draft(drafted.draft.token_ids[:length])
 
     def _experience(self, context: DraftContext) -> Experience:
-        return self._shared if _may_learn(context) else self._own.setdefault(context.key, Experience())
+        if _may_learn(context):
+            return self._shared
+        if context.key not in self._own:
+            greedy = is_greedy(context.sampling)
+            self._own[context.key] = (
+                Experience() if greedy else Experience(Beliefs(COPIED_DRAWN), Beliefs(DRAFTED_DRAWN))
+            )
+        return self._own[context.key]
 
     def _costs(self, context: DraftContext, rows: int) -> Costs:
         if not _may_learn(context):

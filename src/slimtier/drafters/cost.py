@@ -26,6 +26,9 @@ _LONGEST = 16  # matches and drafts longer than this are believed alike
 COPIED = (0.1, 0.3, 0.45, 0.6, 0.7, 0.75, 0.8, 0.83, 0.86) + (0.9,) * (_LONGEST - 8)
 # the same of a token that a network drafted, by its place in the draft
 DRAFTED = (0.6, 0.5, 0.45) + (0.45,) * (_LONGEST - 2)
+# the same where tokens are drawn at temperature 1: a likely token is often not the one drawn
+COPIED_DRAWN = (0.05, 0.17, 0.37, 0.5, 0.6, 0.65, 0.72, 0.78) + (0.8,) * (_LONGEST - 7)
+DRAFTED_DRAWN = (0.48,) + (0.5,) * _LONGEST
 _PRIOR_WEIGHT = 6.0
 _BUCKETS = 12
 
