@@ -146,6 +146,17 @@ def test_of_a_batch_a_few_rows_are_probed(monkeypatch: pytest.MonkeyPatch) -> No
     assert 4 <= drafted.count(4) <= 6
 
 
+def test_rows_of_drawn_tokens_are_probed_by_their_own_rounds_whatever_the_batch() -> None:
+    alone = rounds(AutoDrafter(network=Fixed(0.95)), UNIQUE, lambda length: 0, 160, temperature=1.0)  # type: ignore[arg-type]
+    assert 0 < sum(length > 0 for length in alone[60:]) <= 4
+    drafter = AutoDrafter(network=Fixed(0.95))  # type: ignore[arg-type]
+    batch = [context(UNIQUE, key=key, temperature=1.0) for key in range(8)]
+    for length in alone:
+        drafts = drafter.propose(batch, [8] * len(batch))
+        assert [len(draft.token_ids) for draft in drafts] == [length] * len(batch)
+        drafter.observe([row.key for row in batch], [verdict(0, min(1, length))] * len(batch))
+
+
 def test_a_long_match_is_copied_and_the_network_is_not_asked() -> None:
     network = Fixed(0.9)
     drafter = AutoDrafter(network=network)  # type: ignore[arg-type]

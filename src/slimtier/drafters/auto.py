@@ -14,6 +14,7 @@ from slimtier.drafters.cost import (
     DRAFTED_DRAWN,
     DRAWN_SHARES,
     DRAWN_SHARES_OTHERWISE,
+    DRAWN_WEIGHT,
     GREEDY_SHARES,
     GREEDY_SHARES_OTHERWISE,
     Beliefs,
@@ -39,11 +40,12 @@ _MOST_WAITING = 16  # a call that also reads more slots than this says nothing o
 
 @dataclass(slots=True)
 class Experience:
-    """What the verdicts say of copies, and of what the network drafted."""
+    """What the verdicts say of copies, and of what the network drafted. `idle`: rounds since that was last asked."""
 
     copied: Beliefs = field(default_factory=Beliefs)
     drafted: Beliefs = field(default_factory=lambda: Beliefs(DRAFTED))
     calibration: Calibration = field(default_factory=Calibration)
+    idle: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,6 @@ class AutoDrafter:
         self._shared = Experience()
         self._own: dict[int, Experience] = {}  # of rows under rejection sampling
         self._attempts: dict[int, Attempt] = {}
-        self._idle = 0  # rounds since the network was last asked
         self._rows, self._tokens = 0, 0  # of the step being verified
         self._asked = 0.0
 
@@ -125,15 +126,23 @@ class AutoDrafter:
             drafts.append(Draft(match.token_ids[: copy.length]))
             self._attempts[context.key] = Attempt(match.size)
             asked = self._ask_network(context, limit, costs, copy)
-            if asked is not None and not (asked.probe and len(by_network) >= _PROBED):
+            enough = len(by_network) >= _PROBED and _may_learn(context)
+            if asked is not None and not (asked.probe and enough):
                 by_network[place] = asked
         if by_network:
             self._draft(contexts, by_network, drafts)
-        self._idle = 0 if by_network else self._idle + 1
+        self._count_idle(contexts, by_network)
         self._rows = len(drafts)
         self._tokens = len(drafts) + sum(len(draft.token_ids) for draft in drafts)
         self._asked = time.perf_counter()
         return drafts
+
+    def _count_idle(self, contexts: Sequence[DraftContext], asked: Mapping[int, Asked]) -> None:
+        self._shared.idle = 0 if asked else self._shared.idle + 1
+        for place, context in enumerate(contexts):
+            if not _may_learn(context):
+                own = self._experience(context)
+                own.idle = 0 if place in asked else own.idle + 1
 
     def _ask_network(self, context: DraftContext, limit: int, costs: Costs, copy: Plan) -> Asked | None:
         """None where copying, or drafting nothing, is expected to give more."""
@@ -144,7 +153,7 @@ class AutoDrafter:
         chances = experience.drafted.chances(0, limit)
         plan = best_plan(chances, costs.fixed + costs.draft_fixed, step)
         if plan.length == 0 or plan.rate <= copy.rate:
-            due = _may_learn(context) and self._idle >= _PROBE_EVERY
+            due = experience.idle >= _PROBE_EVERY
             return Asked(min(limit, 2), Stop(go_on=1e-6), probe=True) if due else None
         # one more token pays while reach · chance of the next > what is output in the time it takes
         reach = min(plan.rate * step / chances[min(1, limit - 1)], 1.0)
@@ -178,10 +187,8 @@ class AutoDrafter:
         if _may_learn(context):
             return self._shared
         if context.key not in self._own:
-            greedy = is_greedy(context.sampling)
-            self._own[context.key] = (
-                Experience() if greedy else Experience(Beliefs(COPIED_DRAWN), Beliefs(DRAFTED_DRAWN))
-            )
+            drawn = (Beliefs(COPIED_DRAWN, DRAWN_WEIGHT), Beliefs(DRAFTED_DRAWN, DRAWN_WEIGHT))
+            self._own[context.key] = Experience() if is_greedy(context.sampling) else Experience(*drawn)
         return self._own[context.key]
 
     def _costs(self, context: DraftContext, rows: int) -> Costs:

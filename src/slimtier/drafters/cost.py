@@ -29,6 +29,7 @@ DRAFTED = (0.6, 0.5, 0.45) + (0.45,) * (_LONGEST - 2)
 # the same where tokens are drawn at temperature 1: a likely token is often not the one drawn
 COPIED_DRAWN = (0.05, 0.17, 0.37, 0.5, 0.6, 0.65, 0.72, 0.78) + (0.8,) * (_LONGEST - 7)
 DRAFTED_DRAWN = (0.48,) + (0.5,) * _LONGEST
+DRAWN_WEIGHT = 24.0  # in tokens: an answer's own are few, and some bad luck should not end its drafts
 _PRIOR_WEIGHT = 6.0
 _BUCKETS = 12
 
@@ -83,9 +84,10 @@ class Beliefs:
     """How often a drafted token was the target's, by its place: tokens that match before a copied one, or the place in
     a draft."""
 
-    def __init__(self, prior: Sequence[float] = COPIED) -> None:
-        self._kept = [chance * _PRIOR_WEIGHT for chance in prior]
-        self._seen = [_PRIOR_WEIGHT] * len(prior)
+    def __init__(self, prior: Sequence[float] = COPIED, weight: float = _PRIOR_WEIGHT) -> None:
+        """`weight`: as many tokens the prior is worth."""
+        self._kept = [chance * weight for chance in prior]
+        self._seen = [weight] * len(prior)
 
     def record(self, first: int, accepted: int, examined: int) -> None:
         """Of a draft whose first token stands at place `first`, `examined` were looked at and `accepted` kept."""
