@@ -228,7 +228,7 @@ def test_a_trial_in_which_nothing_is_drafted() -> None:
 
 
 def test_the_race_takes_seconds_from_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The speed-up is plain seconds ÷ drafting seconds over all prompts, the median of the laps."""
+    """The speed-up is plain seconds ÷ drafting seconds over all prompts, of each the median of its turns."""
     target: Any = StubTarget()
     drafter = mixed(target, lambda context, limit: 1)
     rates = {"none": iter([10.0, 20.0, 10.0, 20.0, 10.0, 20.0]), "mixed": iter([20.0, 20.0, 40.0, 40.0, 10.0, 10.0])}
@@ -241,7 +241,7 @@ def test_the_race_takes_seconds_from_both_sides(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Engine, "generate", paced)
     tried = try_draft(drafter, [[3, 4], [5, 6]], length=2, most=20, repeats=3)
-    # plain 20/10 + 20/20 = 3 s a lap; drafting 2, 1 and 4 s
+    # plain 20/10 + 20/20 s; drafting 1, 1/2 and 2 s for each
     assert tried.speed_up == pytest.approx(1.5)
 
 

@@ -50,8 +50,7 @@ class DraftTrial:
         self._prompts = [_as_asked(prompt, tokenizer) for prompt in prompts]
         self._longest, self._max_new_tokens = longest, max_new_tokens
         self._acceptances: tuple[float, ...] = ()
-        self._seconds = [0.0, 0.0]  # of this lap, at decoding speed: plain, drafting
-        self._ratios: list[float] = []
+        self._seconds: dict[int, list[tuple[float, float]]] = {}  # by prompt, at decoding speed: plain, drafting
         self._drafts = self._accepted = self._turns = 0
 
     def look(self, progress: Callable[[], None] = lambda: None) -> None:
@@ -66,32 +65,26 @@ class DraftTrial:
         self._acceptances = conditional(accepted, self._longest)
 
     def turn(self) -> None:
-        """Answer the next prompt both ways; after the last one a lap ends."""
+        """Answer the next prompt both ways."""
         lap, place = divmod(self._turns, len(self._prompts))
         engines = (self._plain, self._drafting)
         answers = {
             engine: engine.generate(self._prompts[place], max_new_tokens=self._max_new_tokens)
             for engine in (engines if lap % 2 else engines[::-1])
         }
-        self._record([answers[engine].stats for engine in engines])  # type: ignore[union-attr]
+        plain, drafting = (answers[engine].stats for engine in engines)  # type: ignore[union-attr]
         self._turns += 1
-        if place == len(self._prompts) - 1:
-            plain, drafting = self._seconds
-            if drafting > 0.0:
-                self._ratios.append(plain / drafting)
-            self._seconds = [0.0, 0.0]
-
-    def _record(self, stats: Sequence[Any]) -> None:
-        rates = [one.tokens_per_s for one in stats]
-        self._drafts += stats[1].num_drafts
-        self._accepted += stats[1].num_accepted_tokens
-        if None not in rates:  # an answer of one block has no speed
-            spent = [one.num_output_tokens / rate for one, rate in zip(stats, rates, strict=True) if rate]
-            self._seconds = [sum(pair) for pair in zip(self._seconds, spent, strict=True)]
+        self._drafts += drafting.num_drafts
+        self._accepted += drafting.num_accepted_tokens
+        if plain.tokens_per_s and drafting.tokens_per_s:  # an answer of one block has no speed
+            spent = [one.num_output_tokens / one.tokens_per_s for one in (plain, drafting)]
+            self._seconds.setdefault(place, []).append((spent[0], spent[1]))
 
     def result(self) -> Tried:
+        """The speed-up is that of all prompts together, each of which counts with the median of its turns."""
         length = 1.0 + self._accepted / self._drafts if self._drafts else 1.0
-        return Tried(self._acceptances, length, median(self._ratios) if self._ratios else None)
+        plain, drafting = (sum(median(pair[i] for pair in pairs) for pairs in self._seconds.values()) for i in (0, 1))
+        return Tried(self._acceptances, length, plain / drafting if drafting else None)
 
 
 def conditional(accepted: Sequence[int], depth: int) -> tuple[float, ...]:
