@@ -119,6 +119,22 @@ def test_what_the_draft_gains_is_that_of_the_results(root: Path) -> None:
         assert f"{before} {found[0]:.2f}×" in words
 
 
+def test_what_is_not_so_good_is_that_of_the_results(root: Path) -> None:
+    from benchmarks.slimspec import ratio
+    from slimtier.bench.statistics import bootstrap_ratio
+
+    words = " ".join((root / "README.md").read_text().split())
+    rows = [row for row in read_rows(root / "results" / "slimspec_t1.jsonl") if row["kind"] == "answer"]
+    drawn = ratio(rows, "fp32 auto", "fp32 plain")
+    rows = [row for row in read_rows(root / "results" / "slimspec_batch.jsonl") if row["kind"] == "answer"]
+    speeds = [[row["tokens_per_s"] for row in rows if row["arm"] == f"q8 {name}"] for name in ("auto", "plain")]
+    batch = bootstrap_ratio(*speeds)
+    assert drawn is not None
+    assert batch is not None
+    assert f"at q8 and {drawn[0]:.2f}× at fp32" in words
+    assert f"at q8 `auto` has {batch[0]:.2f}× plain there" in words
+
+
 def test_what_tiers_gain_is_that_of_the_results(root: Path) -> None:
     from benchmarks.viasd import a_token, ratio_of
 
