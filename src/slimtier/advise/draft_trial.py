@@ -77,8 +77,8 @@ class DraftTrial:
         self._drafts += drafting.num_drafts
         self._accepted += drafting.num_accepted_tokens
         if plain.tokens_per_s and drafting.tokens_per_s:  # an answer of one block has no speed
-            spent = [one.num_output_tokens / one.tokens_per_s for one in (plain, drafting)]
-            self._seconds.setdefault(place, []).append((spent[0], spent[1]))
+            spent = plain.num_output_tokens / plain.tokens_per_s, drafting.num_output_tokens / drafting.tokens_per_s
+            self._seconds.setdefault(place, []).append(spent)
 
     def result(self) -> Tried:
         """The speed-up is that of all prompts together, each of which counts with the median of its turns."""
