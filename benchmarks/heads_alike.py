@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 NAME = "heads_alike"
 MOST_TOKENS, QUICK_TOKENS, MOST_PROMPT_TOKENS = 128, 24, 1500
-TRIMMED = (8192, 16384, 32768)
-CANDIDATES = 2048
 RANDOM_PROMPT_TOKENS = 100
 SHAPES: dict[str, dict[str, Any]] = {  # of models that are not here
     "llama-3.2-1b": {
@@ -100,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 rows.append(answered(name, prompt, engine.generate(ids, **request), wanted))
                 out.write("answer", **rows[-1])
             say(f"prompt {number + 1} of {len(prompts)} ({prompt})")
-    print(table(list(engines), rows, arguments.lengths))
+    print(table(list(engines), rows))
 
 
 def prepare(arguments: Any) -> tuple[Any, dict[str, list[int]]]:
@@ -139,14 +137,12 @@ def random_checkpoint(shape: str) -> Path:
 def make_engines(target: Any, lengths: Sequence[int]) -> dict[str, Engine]:
     """Plain decoding, and an engine for each head and length, all on one target."""
     from slimtier.advise.random_draft import eagle_shape, random_files
-    from slimtier.drafters.eagle.config import HeadConfig
+    from slimtier.advise.timing import usual_heads
     from slimtier.drafters.eagle.runtime_native import NativeRuntime
     from slimtier.engine import Engine
 
     vocab, width = target.info.vocab_size, target.info.hidden_size
-    heads = [HeadConfig("full", vocab), HeadConfig("slim", vocab, rank=width // 8)]
-    heads += [HeadConfig("trimmed", vocab, size=size) for size in TRIMMED]
-    heads += [HeadConfig("routed", vocab, rank=width // 8, size=CANDIDATES)]
+    heads = [head for head in usual_heads(vocab, width) if head.kind != "slim" or head.rank == width // 8]
     engines = {"plain": Engine(target)}
     for head in heads:
         runtime = NativeRuntime(random_files(eagle_shape(target.config, head), coded=True), target, "q8")
@@ -164,7 +160,7 @@ def answered(name: str, prompt: str, found: Any, wanted: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def table(arms: Sequence[str], rows: Sequence[dict[str, Any]], lengths: Sequence[int]) -> str:
+def table(arms: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
     """Each arm's speed, beside plain decoding and, of slim, beside the others at its length."""
     speeds = {arm: [row["tokens_per_s"] for row in rows if row["arm"] == arm] for arm in arms}
     lines = []
